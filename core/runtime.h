@@ -1,0 +1,51 @@
+/* runtime.h: what hangs on a spl_runtime (one a rank; there are no mutable globals), and the one function that waits. */
+#ifndef SPL_RUNTIME_H
+#define SPL_RUNTIME_H
+#include "spl.h"
+
+typedef struct spli_trace_hook { /* explain and traces listen here; both may be NULL */
+    void (*op)(void *ctx, const char *op, const char *subject, const spl_tensor *result);
+    void (*comm)(void *ctx, const char *subject, const char *kind, const char *axis, int64_t bytes, const spl_tensor *result);
+    void *ctx;
+} spli_trace_hook;
+
+struct spl_runtime {
+    int rank, size, threads;
+    const spl_backend_ops *backend;
+    void *backend_ctx;
+    spl_queue *compute, *comm_queue; /* the same queue on the CPU */
+    spl_comm *world;
+    double timeout;
+    int check;
+    const volatile int *interrupt;
+    uint32_t next_comm_id; /* equal on all ranks: groups are made in the same order everywhere */
+    char site[128];
+    spl_counters counters;
+    spli_trace_hook hook;
+    const char *subject;   /* name of the tensor now being made, for the hook; set by block */
+};
+
+/* [local] Waits for `r`, polling; honours the time limit and interrupts, yields the core when nothing moves. Frees r in every
+ * case. `what` names the wait in messages ("all-gather on axis tp"). */
+spl_status spli_wait(spl_runtime *rt, spl_request *r, const char *what);
+/* [local] Waits until everything queued on q so far is done. */
+spl_status spli_wait_queue(spl_runtime *rt, spl_queue *q);
+double spli_now(void); /* seconds, monotonic */
+
+/* [collective over c] With checking on: all members exchange what they are about to do and compare before data moves.
+ * Errors: SPL_EDISAGREE naming rank, call, site and the others' calls; SPL_ESTALL naming the ranks that never came. */
+spl_status spli_agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll);
+/* [collective over c] Agreement (when on), counting, start. Every data collective of core goes through here. */
+spl_status spli_comm_start(spl_runtime *rt, spl_comm *c, const spl_coll *coll, spl_request **out);
+/* [collective over c] Start and wait. */
+spl_status spli_comm_run(spl_runtime *rt, spl_comm *c, const spl_coll *coll);
+/* [collective over the members] A group of world ranks as a comm; only its members call it, all of them in the same order. */
+spl_status spli_comm_group(spl_runtime *rt, const int *world_ranks, int n, const char *axis, uint32_t id, spl_comm **out);
+
+/* Memory with accounting. Overflow and exhaustion: SPL_ENOMEM with bytes wanted and bytes free on the machine. */
+spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void **out);
+void spli_free(spl_runtime *rt, spl_memory_category c, void *p, size_t bytes);
+/* a*b into *out; SPL_ENOMEM when it overflows. */
+spl_status spli_mul_size(int64_t a, int64_t b, int64_t *out);
+
+#endif

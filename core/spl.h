@@ -1,0 +1,286 @@
+/* spl.h: the public API of libspl, the engine of SPL (sequence-parallel transformers).
+ *
+ * [local]      this rank alone; may be called in any order.
+ * [collective] every rank of the mesh (or of the world where there is no mesh) calls it, in the same order.
+ * Objects: spl_x_create / spl_x_release in pairs; release(NULL) is legal; an object keeps what it needs alive
+ * (tensor -> storage, mesh; block -> mesh, weights), so the order of releases is free. The runtime is closed last.
+ * Dimensions and axes are 0-based here (1-based in Lua). Sizes are elements unless a name says bytes. */
+#ifndef SPL_H
+#define SPL_H
+#include "backend.h"
+#include "comm.h"
+#include "dtype.h"
+#include "status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SPL_VERSION "0.1.0"
+enum { SPL_MAX_AXES = 6, SPL_NAME_BYTES = 32 };
+
+typedef struct spl_runtime spl_runtime;
+typedef struct spl_mesh spl_mesh;
+typedef struct spl_tensor spl_tensor;
+typedef struct spl_block spl_block;
+typedef struct spl_safetensors spl_safetensors;
+
+/* ---------------------------------------------------------------- runtime */
+
+typedef struct spl_runtime_config {
+    const spl_backend_ops *backend; /* NULL: cpu */
+    int dry_rank, dry_size;         /* dry_size > 0: comm `dry`, needs a backend without memory */
+    int threads;                    /* 0: this rank's share of the cores in its affinity mask */
+    double timeout;                 /* seconds without progress before a wait fails with SPL_ESTALL; 0: 60 */
+    int check_collectives;          /* ranks agree on each collective before data moves */
+    const volatile int *interrupt;  /* non-zero: waits end with SPL_EINTERRUPT; may be NULL */
+} spl_runtime_config;
+
+/* [collective] Opens backend and comm: MPI when started by a launcher, else one rank. */
+spl_status spl_runtime_open(const spl_runtime_config *config, spl_runtime **out);
+/* [collective] Closes in the agreed order. Objects still alive are counted and reported through *leaked (may be NULL). */
+spl_status spl_runtime_close(spl_runtime *rt, int *leaked);
+/* [local] Ends the job on all ranks with this exit code; does not return. */
+void spl_runtime_abort(spl_runtime *rt, int exit_code);
+
+int spl_rank(const spl_runtime *rt);
+int spl_size(const spl_runtime *rt);
+int spl_threads(const spl_runtime *rt);
+/* [collective] */
+spl_status spl_barrier(spl_runtime *rt);
+/* [collective] Control data over the world, host memory: in place, n doubles; op '+' or '>' (max) or '<' (min). Not counted. */
+spl_status spl_agree_doubles(spl_runtime *rt, double *values, int n, char op);
+/* [collective] Gathers n bytes of every rank, in rank order, into out[size * n]; host memory. Not counted. */
+spl_status spl_gather_bytes(spl_runtime *rt, const void *mine, size_t n, void *out);
+
+/* What to tell about where the script stands, for agreement and stalls ("sp_forward.lua:31"); copied, may be NULL. */
+void spl_runtime_set_site(spl_runtime *rt, const char *site);
+void spl_runtime_set_check(spl_runtime *rt, int on);
+
+typedef struct spl_counters {
+    int64_t live_tensors, live_storages, live_meshes, live_blocks;
+    int64_t bytes_now[4], bytes_peak[4];  /* by spl_memory_category */
+    int64_t comm_calls[SPL_COLL_KIND_COUNT], comm_bytes[SPL_COLL_KIND_COUNT]; /* logical bytes sent by this rank */
+    double comm_seconds;         /* time inside communication, waiting included */
+    double comm_exposed_seconds; /* the part not covered by compute */
+    int64_t gemm_flops, attention_flops;
+} spl_counters;
+typedef enum spl_memory_category { SPL_MEM_WEIGHTS, SPL_MEM_ACTIVATIONS, SPL_MEM_BUFFERS, SPL_MEM_WORKSPACE } spl_memory_category;
+/* [local] */
+void spl_counters_get(const spl_runtime *rt, spl_counters *out);
+/* [local] Zeroes calls, bytes, seconds and flops; peaks restart from the present values. */
+void spl_counters_reset(spl_runtime *rt);
+
+/* ---------------------------------------------------------------- mesh */
+
+typedef enum spl_role {
+    SPL_ROLE_NONE, SPL_ROLE_TENSOR, SPL_ROLE_SEQUENCE, SPL_ROLE_DATA, /* built */
+    SPL_ROLE_ULYSSES, SPL_ROLE_RING, SPL_ROLE_GATHER, SPL_ROLE_HIERARCHICAL, SPL_ROLE_FSDP, SPL_ROLE_PIPELINE, /* refused by name until they exist */
+    SPL_ROLE_COUNT
+} spl_role;
+const char *spl_role_name(spl_role r);
+
+typedef struct spl_axis {
+    char name[SPL_NAME_BYTES];
+    int size;
+    spl_role role;
+} spl_axis;
+
+typedef struct spl_mesh_spec {
+    int naxes;
+    spl_axis axes[SPL_MAX_AXES]; /* first = outermost in rank order */
+} spl_mesh_spec;
+
+/* [local] Parses "dp=2:data, tp=*:sequence" for `world` ranks (spaces ignored; `*` once; the role is optional). Pure.
+ * SPL_EUSAGE with the rule that broke and what would work. */
+spl_status spl_mesh_parse(const char *text, int world, spl_mesh_spec *out);
+/* [collective] */
+spl_status spl_mesh_create(spl_runtime *rt, const spl_mesh_spec *spec, spl_mesh **out);
+void spl_mesh_release(spl_mesh *m);
+void spl_mesh_retain(spl_mesh *m);
+const spl_mesh_spec *spl_mesh_spec_of(const spl_mesh *m);
+int spl_mesh_coord(const spl_mesh *m, int axis); /* this rank's */
+int spl_mesh_find(const spl_mesh *m, const char *axis); /* -1 when absent */
+/* Writes "dp=2:data, tp=4:sequence"; returns the length it needs (snprintf). */
+int spl_mesh_format(const spl_mesh_spec *spec, char *out, size_t n);
+
+/* ---------------------------------------------------------------- layout */
+
+typedef enum spl_place { SPL_REPLICATE, SPL_SHARD, SPL_PARTIAL } spl_place;
+typedef enum spl_scheme { SPL_CONTIGUOUS, SPL_ZIGZAG, SPL_STRIPED } spl_scheme; /* names: contiguous zigzag striped */
+
+/* What one mesh axis does to a tensor.
+ * shard: dimension `dim` is cut into units of `unit` elements (a head of head_dim elements is one unit), and the units are
+ * split balanced. `cover` > 1 says that each unit stands for `cover` finer ones (query heads per KV head): the finer ones
+ * are split, and a rank holds every unit that one of its finer ones needs, so neighbours may overlap; the lowest holder owns.
+ * `nest`: where several axes split one dimension, the axis with the lower nest is the outer one (ties: mesh order); an
+ * inner axis splits the outer's local list contiguously. */
+typedef struct spl_placement {
+    spl_place place;
+    int dim;
+    spl_scheme scheme;
+    int64_t unit, cover; /* 0 means 1 */
+    int nest;
+} spl_placement;
+
+/* Who holds what: pure data, no mesh pointer, so that it can be worked out for any rank of any mesh. */
+typedef struct spl_layout {
+    int ndim, naxes;
+    int64_t shape[SPL_MAX_DIMS]; /* global */
+    int axis_size[SPL_MAX_AXES];
+    char axis_name[SPL_MAX_AXES][SPL_NAME_BYTES];
+    spl_placement axes[SPL_MAX_AXES];
+} spl_layout;
+
+/* [local] Checks dims, units, schemes. A layout with every axis replicated is spl_layout_replicated. */
+spl_status spl_layout_check(const spl_layout *l);
+void spl_layout_replicated(spl_layout *l, const spl_mesh_spec *mesh, int ndim, const int64_t *shape);
+/* [local] Parses "tp=shard(2), cp=shard(2,zigzag)", "dp=replicate", "tp=partial"; dims 1-BASED as in Lua; axes not named are
+ * replicated; options in shard(...): a scheme name, unit:N, cover:N, nest:N. */
+spl_status spl_layout_parse(const char *text, const spl_mesh_spec *mesh, int ndim, const int64_t *shape, spl_layout *out);
+/* Writes the same notation ("replicate" where no axis does anything); returns the length it needs. */
+int spl_layout_format(const spl_layout *l, char *out, size_t n);
+int spl_layout_equal(const spl_layout *a, const spl_layout *b); /* same placements and shape, hence same holdings */
+/* [local] Segments of `dim` held at mesh coordinates `coords`, in the order of local positions, merged where they join.
+ * Returns how many there are; writes at most `max` of them. */
+int spl_layout_segments(const spl_layout *l, const int *coords, int dim, spl_segment *out, int max);
+int64_t spl_layout_local_size(const spl_layout *l, const int *coords, int dim);
+
+/* ---------------------------------------------------------------- tensor */
+
+/* [local] A tensor of `mesh` with a layout, or of this rank alone (mesh and layout NULL, shape given). Contents undefined. */
+spl_status spl_tensor_create(spl_runtime *rt, spl_mesh *mesh, const spl_layout *layout, spl_dtype t,
+                             spl_memory_category category, spl_tensor **out);
+spl_status spl_tensor_create_local(spl_runtime *rt, int ndim, const int64_t *shape, spl_dtype t, spl_tensor **out);
+/* [local] Drops the memory at once; other use then gives SPL_ERELEASED. The handle itself lives until spl_tensor_release. */
+void spl_tensor_drop(spl_tensor *t);
+void spl_tensor_release(spl_tensor *t);
+void spl_tensor_retain(spl_tensor *t);
+
+int spl_tensor_dropped(const spl_tensor *t);
+spl_dtype spl_tensor_dtype(const spl_tensor *t);
+int spl_tensor_ndim(const spl_tensor *t);
+const int64_t *spl_tensor_shape(const spl_tensor *t);       /* global */
+const int64_t *spl_tensor_local_shape(const spl_tensor *t);
+const spl_layout *spl_tensor_layout(const spl_tensor *t);   /* NULL for a local tensor */
+spl_mesh *spl_tensor_mesh(const spl_tensor *t);             /* borrowed; NULL for a local tensor */
+int64_t spl_tensor_local_count(const spl_tensor *t);
+
+/* [local] By global index: the same values whatever the layout. `instance` tells tensors of one seed apart. */
+spl_status spl_tensor_random(spl_tensor *t, spl_random_kind kind, uint64_t seed, uint64_t instance, double a, double b);
+spl_status spl_tensor_fill(spl_tensor *t, double value);
+/* [local] Takes this rank's part out of a dense global host array of `dtype` (converted). Partial axes: coordinate 0 takes it, others zero. */
+spl_status spl_tensor_load(spl_tensor *t, const void *global, spl_dtype dtype);
+/* [local] This rank's part, dense, converted to `dtype`, into host memory of spl_tensor_local_count elements. And back. */
+spl_status spl_tensor_read(spl_tensor *t, void *host, spl_dtype dtype);
+spl_status spl_tensor_write(spl_tensor *t, const void *host, spl_dtype dtype);
+/* [local] sum, sum of squares, max, NaN count of the local part. */
+spl_status spl_tensor_stats(spl_tensor *t, spl_stats *out);
+
+/* [local] Views share storage. narrow: an unsharded dimension, or any of a local tensor. */
+spl_status spl_tensor_narrow(spl_tensor *t, int dim, int64_t start, int64_t length, spl_tensor **out);
+spl_status spl_tensor_transpose(spl_tensor *t, int dim_a, int dim_b, spl_tensor **out);
+/* reshape of the local part of a dense local tensor, or of a distributed one where each sharded dimension survives whole. */
+spl_status spl_tensor_reshape(spl_tensor *t, int ndim, const int64_t *shape, spl_tensor **out);
+/* [local] The local part as a tensor of this rank alone (a view). */
+spl_status spl_tensor_local(spl_tensor *t, spl_tensor **out);
+spl_status spl_tensor_contiguous(spl_tensor *t, spl_tensor **out); /* dense copy, or itself retained when dense */
+spl_status spl_tensor_cast(spl_tensor *t, spl_dtype to, spl_tensor **out);
+
+/* [collective over the axes that change] The same global tensor in another layout. Always a new handle; no copy when nothing
+ * changes. */
+spl_status spl_redistribute(spl_tensor *t, const spl_layout *to, spl_tensor **out);
+
+/* ---------------------------------------------------------------- ops (forward). Layout rules: see op_*.c */
+
+spl_status spl_linear(spl_tensor *x, spl_tensor *weight, spl_tensor *bias, spl_activation act, spl_tensor **y);
+spl_status spl_norm(spl_tensor *x, spl_tensor *gamma, spl_tensor *beta, spl_norm_kind kind, double eps,
+                    spl_tensor **y, spl_tensor **mean, spl_tensor **rstd); /* mean, rstd may be NULL */
+spl_status spl_embed(spl_tensor *ids, spl_tensor *table, spl_tensor **y);  /* ids i64; a table sharded by rows gives a partial y */
+spl_status spl_nll(spl_tensor *logits, spl_tensor *labels, spl_tensor **nll); /* logits [b,s,vocab] unsharded in vocab; nll f64 [b,s] */
+spl_status spl_add(spl_tensor *a, spl_tensor *b, spl_tensor **y);
+
+/* ---------------------------------------------------------------- transformer block */
+
+typedef struct spl_block_config {
+    int64_t hidden, heads, kv_heads, head_dim, ffn; /* kv_heads 0: heads; head_dim 0: hidden / heads; ffn 0: 4 * hidden */
+    spl_norm_kind norm;
+    double eps;             /* 0: 1e-5 */
+    int separate_qkv;       /* 0: one head-interleaved weight; needs kv_heads == heads */
+    int qkv_bias, out_bias, mlp_bias;
+    spl_activation act;
+    int gated;              /* SwiGLU: act(gate) * up */
+    double rope_theta;      /* 0: no RoPE */
+    int causal;
+    double dropout_attention, dropout_hidden;
+    uint64_t seed;          /* weights and dropout */
+    int instance;           /* which block of a model: tells its weights and masks apart */
+    spl_dtype dtype;
+} spl_block_config;
+
+/* [local] Fills in defaults and refuses what cannot be (SPL_EUSAGE). */
+spl_status spl_block_create(spl_runtime *rt, const spl_block_config *config, spl_block **out);
+void spl_block_release(spl_block *b);
+/* [collective] Chooses layouts from the roles of the mesh's axes and makes the weights (normal, 0.02; by global index). */
+spl_status spl_block_schedule(spl_block *b, spl_mesh *mesh);
+const spl_block_config *spl_block_config_of(const spl_block *b);
+spl_mesh *spl_block_mesh(const spl_block *b);
+/* [local] Weights by name, in a fixed order: ln0_gamma ln0_beta mha_linear0_weight mha_linear0_bias (or mha_q/k/v_...) ... */
+int spl_block_param_count(const spl_block *b);
+const char *spl_block_param_name(const spl_block *b, int i);
+spl_tensor *spl_block_param(const spl_block *b, int i); /* borrowed */
+/* [local] The layout in which forward takes x and gives out, for [batch, seq, hidden]. */
+spl_status spl_block_io_layout(const spl_block *b, int64_t batch, int64_t seq, spl_layout *out);
+
+enum { SPL_MAX_SAVED = 20 };
+typedef struct spl_saved { /* owned by the caller; release each tensor */
+    int count;
+    char name[SPL_MAX_SAVED][SPL_NAME_BYTES];
+    spl_tensor *tensor[SPL_MAX_SAVED];
+    uint64_t seed, offset; /* dropout state: Philox seed and step */
+} spl_saved;
+
+/* [collective] x [batch, seq, hidden]; any layout of the block's mesh (redistributed when it is not the io layout).
+ * saved may be NULL: then nothing is kept that the output does not need. */
+spl_status spl_block_forward(spl_block *b, spl_tensor *x, uint64_t step, spl_tensor **y, spl_saved *saved);
+/* FLOPs of one forward over all ranks: GEMMs 2mnk, attention 4*head_dim per visible (query, key, head). */
+void spl_block_flops(const spl_block *b, int64_t batch, int64_t seq, double *gemm, double *attention);
+
+/* One line of explain: an op with the layout of its output, or a communication with its bytes. */
+typedef struct spl_explain_line {
+    char what[SPL_NAME_BYTES];  /* op or collective name */
+    char subject[SPL_NAME_BYTES]; /* tensor name, e.g. "mha_linear0_out" */
+    char axis[SPL_NAME_BYTES];  /* mesh axis of a communication, "" for an op */
+    char layout[160];           /* of the result */
+    int ndim;
+    int64_t shape[SPL_MAX_DIMS], local_shape[SPL_MAX_DIMS];
+    int64_t bytes;              /* logical bytes this rank sends; 0 for an op */
+} spl_explain_line;
+/* [local] Runs the same forward on a backend without memory as `rank` of the block's mesh, and hands out each line in order. */
+spl_status spl_block_explain(const spl_block *b, int64_t batch, int64_t seq, int rank,
+                             void (*line)(void *ctx, const spl_explain_line *l), void *ctx);
+
+/* ---------------------------------------------------------------- safetensors */
+
+typedef struct spl_safetensors_entry {
+    const char *name; /* owned by the file */
+    spl_dtype dtype;
+    int ndim;
+    int64_t shape[SPL_MAX_DIMS];
+    const void *data; /* dense, host memory, mapped while the file is open */
+    size_t bytes;
+} spl_safetensors_entry;
+
+/* [local] Opens and validates one file: header length, JSON, dtypes, offsets in range, not overlapping, sizes that match. */
+spl_status spl_safetensors_open(const char *path, spl_safetensors **out);
+/* [local] The same checks on bytes in memory (for tests and fuzzing); `name` is used in messages. */
+spl_status spl_safetensors_parse(const void *bytes, size_t n, const char *name, spl_safetensors **out);
+void spl_safetensors_close(spl_safetensors *s);
+int spl_safetensors_count(const spl_safetensors *s);
+const spl_safetensors_entry *spl_safetensors_at(const spl_safetensors *s, int i); /* in file order of offsets */
+const spl_safetensors_entry *spl_safetensors_find(const spl_safetensors *s, const char *name); /* NULL when absent */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

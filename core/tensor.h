@@ -1,0 +1,51 @@
+/* tensor.h: inside of a tensor. Local part = storage + offset + strides; global meaning = mesh + layout. */
+#ifndef SPL_TENSOR_H
+#define SPL_TENSOR_H
+#include "runtime.h"
+
+typedef struct spli_storage { /* reference-counted backend memory */
+    spl_runtime *rt;
+    int refs;
+    spl_memory_category category;
+    size_t bytes;
+    void *data; /* NULL when bytes == 0 or dropped */
+} spli_storage;
+
+struct spl_tensor {
+    spl_runtime *rt;
+    int refs, dropped;
+    spli_storage *storage;
+    spl_mesh *mesh; /* retained; NULL: of this rank alone */
+    spl_layout layout; /* valid when mesh != NULL */
+    spl_dtype dtype;
+    int ndim;
+    int64_t shape[SPL_MAX_DIMS], local[SPL_MAX_DIMS], strides[SPL_MAX_DIMS]; /* global; local; of the local part, in elements */
+    int64_t offset; /* elements into the storage */
+};
+
+struct spl_mesh {
+    spl_runtime *rt;
+    int refs;
+    spl_mesh_spec spec;
+    int coords[SPL_MAX_AXES];
+    spl_comm *comm[SPL_MAX_AXES]; /* of the ranks that differ from this one only along the axis */
+};
+
+static inline void *spli_tensor_data(const spl_tensor *t) {
+    return t->storage->data ? (char *)t->storage->data + (size_t)t->offset * spl_dtype_size(t->dtype) : NULL;
+}
+int spli_tensor_dense(const spl_tensor *t);
+/* SPL_ERELEASED when dropped; `name` is used in the message ("x of linear"). */
+spl_status spli_tensor_usable(const spl_tensor *t, const char *name);
+/* All given tensors (NULLs skipped) alive and of one mesh. */
+spl_status spli_tensors_together(const char *op, spl_tensor *const *ts, int n);
+/* The same local memory under another global meaning: new global shape, layout (its local shape must equal local), strides. */
+spl_status spli_tensor_alias(spl_tensor *t, const spl_layout *layout, int ndim, const int64_t *local, const int64_t *strides,
+                             int64_t offset, spl_tensor **out);
+/* Segments of each dimension at this rank, as kernels take them; free with spli_index_map_free. */
+spl_status spli_index_map_of(const spl_tensor *t, spl_index_map *out);
+void spli_index_map_free(spl_index_map *m);
+int spli_mesh_member(const spl_mesh_spec *spec, const int *coords); /* world rank at coords */
+void spli_mesh_coords(const spl_mesh_spec *spec, int rank, int *coords);
+
+#endif
