@@ -40,6 +40,11 @@ typedef struct spl_runtime_config {
 spl_status spl_runtime_open(const spl_runtime_config *config, spl_runtime **out);
 /* [collective] Closes in the agreed order. Objects still alive are counted and reported through *leaked (may be NULL). */
 spl_status spl_runtime_close(spl_runtime *rt, int *leaked);
+/* [all ranks, whenever each is done] Says how this rank ended (exit code 0..4) and learns how the others did. With 0 it waits
+ * for all of them; with a failure it waits at most `seconds` for the others' word. *speak: 1 on the lowest rank known to have
+ * failed (it prints the cause). *worst: the exit code of the job as known (that of the lowest failing rank). *all: 1 when every
+ * rank has ended, so that an orderly close is possible; else spl_runtime_abort. */
+void spl_runtime_finish(spl_runtime *rt, int exit_code, double seconds, int *speak, int *worst, int *all);
 /* [local] Ends the job on all ranks with this exit code; does not return. */
 void spl_runtime_abort(spl_runtime *rt, int exit_code);
 

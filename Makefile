@@ -1,0 +1,1 @@
+# Provisional: builds everything that is there. (Being replaced.)
