@@ -1,1 +1,174 @@
-# Provisional: builds everything that is there. (Being replaced.)
+# SPL: `make` builds build/spl, `make demo` and `make test` do all the set-up too. `make help` lists the targets.
+#
+# One make, no recursion into folders: a pattern rule a folder, so that each sees only the headers it may see. What the
+# machine offers is looked up once and kept in $(BUILD)/config.mk; `make clean` or a changed Makefile looks again.
+
+BUILD  ?= build
+PREFIX ?= /usr/local
+V      ?= 0
+
+# MARCH is for the kernels only, the rest is portable. On a cluster of mixed machines: make MARCH=x86-64-v3.
+MARCH    ?= native
+OPT      ?= -O3 -g1
+WARNINGS := -Wall -Wextra -Wpedantic
+CFLAGS   ?= $(OPT)
+LDFLAGS  ?=
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+
+# Under the sanitizers optimisation stays (the reference loops are slow enough), frames stay readable.
+SANITIZE ?= 0
+ifneq ($(SANITIZE),0)
+sanitizers := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+OPT        := -O1 -g
+endif
+
+ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE= $(WARNINGS) -fno-math-errno -fopenmp -fPIC $(sanitizers) $(CFLAGS)
+ALL_LDFLAGS = -fopenmp $(sanitizers) $(LDFLAGS)
+
+OBJ := $(BUILD)/obj
+GEN := $(BUILD)/gen
+
+core_src   := $(sort $(wildcard core/*.c))
+kernel_src := $(sort $(wildcard kernels/ref/*.c kernels/cpu/*.c kernels/null/*.c))
+lua_src    := $(sort $(wildcard lua/*.c))
+unit_src   := $(sort $(wildcard tests/unit/*_test.c))
+embedded   := $(sort $(shell find lua/spl lua/meta -name '*.lua' 2>/dev/null))
+
+lib_obj  := $(core_src:%.c=$(OBJ)/%.o) $(kernel_src:%.c=$(OBJ)/%.o)
+lua_obj  := $(lua_src:%.c=$(OBJ)/%.o) $(OBJ)/gen/modules.o
+unit_bin := $(unit_src:tests/unit/%_test.c=$(BUILD)/tests/%)
+
+quiet = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' '$(1)' '$(2)';,)
+
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.PHONY: all lib units asan test demo deps lint clean install help
+
+all: $(BUILD)/spl
+
+lib: $(BUILD)/libspl.a
+
+units: $(unit_bin)
+
+# ------------------------------------------------------------------------------------------------ what is on this machine
+
+# The OpenMP flavour of OpenBLAS by its own folder: in Debian's alternatives the pthread flavour has the same soname and
+# comes first, so both the link and the RUNPATH must name the folder.
+define look_for_packages
+set -e; mkdir -p $(BUILD); missing=; \
+pc() { pkg-config --exists $$1 2>/dev/null || { missing="$$missing $$2"; return 0; }; \
+       echo "$$3_CFLAGS := $$(pkg-config --cflags $$1)"; echo "$$3_LIBS := $$(pkg-config --libs $$1)"; }; \
+command -v $(firstword $(CC)) >/dev/null || missing="$$missing gcc"; \
+command -v pkg-config >/dev/null || missing="$$missing pkg-config"; \
+{ \
+if pkg-config --exists ompi-c 2>/dev/null; then pc ompi-c libopenmpi-dev MPI; \
+elif mpicc --showme:compile >/dev/null 2>&1; then \
+    echo "MPI_CFLAGS := $$(mpicc --showme:compile)"; echo "MPI_LIBS := $$(mpicc --showme:link)"; \
+else missing="$$missing libopenmpi-dev"; fi; \
+pc lua5.4 liblua5.4-dev LUA; pc libedit libedit-dev EDIT; pc libpcre2-8 libpcre2-dev PCRE; pc jansson libjansson-dev JANSSON; \
+multi=$$($(CC) -print-multiarch 2>/dev/null || true); blas=/usr/lib/$$multi/openblas-openmp; \
+if [ -e $$blas/libopenblas.so ]; then \
+    echo "BLAS_CFLAGS := -I/usr/include/$$multi/openblas-openmp"; \
+    echo "BLAS_LIBS := -L$$blas -Wl,--enable-new-dtags,-rpath,$$blas -lopenblas"; \
+else pc openblas libopenblas-openmp-dev BLAS; fi; \
+if pkg-config --exists libxsmm libxsmmnoblas 2>/dev/null; then \
+    echo "XSMM_CFLAGS := -DSPL_HAVE_XSMM"; echo "XSMM_LIBS := -lxsmm -lxsmmnoblas -lpthread -lrt -ldl"; \
+else echo "XSMM_CFLAGS :="; echo "XSMM_LIBS :="; fi; \
+nvcc=$$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true); \
+if [ -n "$$nvcc" ]; then \
+    echo "CUDA_NOTE := CUDA $$($$nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') found: $$nvcc; not needed"; \
+else echo "CUDA_NOTE := CUDA not found; not needed"; fi; \
+} > $@.new; \
+if [ -n "$$missing" ]; then rm -f $@.new; \
+    echo "make: missing here:$$missing (names of Debian packages); 'make deps' installs them" >&2; exit 1; fi; \
+mv $@.new $@; sed -n 's/^CUDA_NOTE := /  /p' $@
+endef
+
+$(BUILD)/config.mk: Makefile
+	@$(look_for_packages)
+
+no_config := clean help deps demo test lint asan
+ifneq ($(if $(MAKECMDGOALS),$(filter-out $(no_config),$(MAKECMDGOALS)),all),)
+-include $(BUILD)/config.mk
+
+# Objects are made again when the flags, the compiler or (for MARCH=native) the processor changed; archives and programs
+# also when a source file was added or removed.
+ifneq ($(MAKE_RESTARTS)$(wildcard $(BUILD)/config.mk),)
+march_now := $(if $(filter native,$(MARCH)),$(shell $(CC) -march=native -Q --help=target 2>/dev/null | awk '/-march=/{print $$2; exit}'))
+flags_now := $(CC) $(ALL_CFLAGS) $(MARCH) $(march_now) $(MPI_CFLAGS) $(BLAS_CFLAGS) $(XSMM_CFLAGS)
+links_now := $(ALL_LDFLAGS) $(core_src) $(kernel_src) $(lua_src) $(embedded) $(BLAS_LIBS) $(XSMM_LIBS)
+ifneq ($(strip $(file <$(BUILD)/flags)),$(strip $(flags_now)))
+$(file >$(BUILD)/flags,$(flags_now))
+endif
+ifneq ($(strip $(file <$(BUILD)/links)),$(strip $(links_now)))
+$(file >$(BUILD)/links,$(links_now))
+endif
+endif
+endif
+
+# -------------------------------------------------------------------------------------------------------------- objects
+
+compile = $(call quiet,CC,$<)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) $(1) -MMD -MP -c $< -o $@
+own     = $(BUILD)/flags
+
+$(OBJ)/core/%.o: core/%.c $(own)
+	$(call compile,-Icore $(MPI_CFLAGS) $(JANSSON_CFLAGS))
+
+$(OBJ)/kernels/%.o: kernels/%.c $(own)
+	$(call compile,-Icore -march=$(MARCH) $(BLAS_CFLAGS) $(XSMM_CFLAGS))
+
+$(OBJ)/lua/%.o: lua/%.c $(own)
+	$(call compile,-Icore -Ilua -I$(GEN) $(LUA_CFLAGS) $(EDIT_CFLAGS) $(PCRE_CFLAGS))
+
+$(OBJ)/gen/%.o: $(GEN)/%.c $(own)
+	$(call compile,-Ilua)
+
+$(OBJ)/tests/unit/%.o: tests/unit/%.c $(own)
+	$(call compile,-Icore $(MPI_CFLAGS) $(JANSSON_CFLAGS))
+
+$(OBJ)/lua/lruntime.o: $(GEN)/build.h
+
+# What was found at build time, for `spl info`.
+$(GEN)/build.h: $(BUILD)/config.mk $(own)
+	@mkdir -p $(@D)
+	@{ echo '#define LSPL_BUILD_CUDA "$(CUDA_NOTE)"'; \
+	   echo '#define LSPL_BUILD_COMPILER "$(shell $(CC) --version 2>/dev/null | head -n1)"'; \
+	   echo '#define LSPL_BUILD_FLAGS "$(strip $(CFLAGS) -march=$(MARCH))"'; \
+	   echo '#define LSPL_BUILD_PREFIX "$(PREFIX)"'; } > $@
+
+# The Lua modules travel inside the binary.
+$(BUILD)/embed: lua/embed/embed.c $(own)
+	$(call quiet,CC,$<)$(CC) -std=gnu11 $(WARNINGS) -O1 $< -o $@
+
+$(GEN)/modules.c: $(BUILD)/embed $(embedded) $(BUILD)/links
+	$(call quiet,EMBED,lua/spl)mkdir -p $(@D) && $(BUILD)/embed $@ $(embedded)
+
+# ----------------------------------------------------------------------------------------------------- library, programs
+
+LIBS = $(BLAS_LIBS) $(XSMM_LIBS) $(JANSSON_LIBS) $(MPI_LIBS) -lm
+
+$(BUILD)/libspl.a: $(lib_obj) $(BUILD)/links
+	$(call quiet,AR,$@)rm -f $@ && $(AR) rcs $@ $(lib_obj)
+
+# C modules of Lua import the interpreter's symbols from a shared liblua; -E is for modules that want the host's own.
+$(BUILD)/spl: $(lua_obj) $(BUILD)/libspl.a
+	$(call quiet,LD,$@)$(CC) $(ALL_LDFLAGS) -Wl,-E $(lua_obj) $(BUILD)/libspl.a $(LUA_LIBS) $(EDIT_LIBS) $(PCRE_LIBS) $(LIBS) \
+	    $(if $(PARTIAL),-Wl$(comma)--unresolved-symbols=ignore-all) -o $@
+comma := ,
+
+$(BUILD)/tests/%: $(OBJ)/tests/unit/%_test.o $(BUILD)/libspl.a
+	$(call quiet,LD,$@)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) $< $(BUILD)/libspl.a $(LIBS) -o $@
+
+.SECONDARY:
+
+-include $(lib_obj:.o=.d) $(lua_obj:.o=.d) $(unit_src:%.c=$(OBJ)/%.d)
+
+# -------------------------------------------------------------------------------------------------------------- targets
+
+asan:
+	@$(MAKE) --no-print-directory SANITIZE=1 BUILD=build-asan all units
+
+clean:
+	rm -rf build build-asan
