@@ -37,6 +37,53 @@ spl_mesh *lspl_check_mesh(lua_State *L, int index, const char *function, const c
 spl_layout *lspl_check_layout(lua_State *L, int index, const char *function, const char *argument);
 spl_layout *lspl_new_layout(lua_State *L); /* pushes a plain-data userdata */
 int lspl_is(lua_State *L, int index, const char *type);
+void lspl_push_mesh(lua_State *L, spl_mesh *m);                                   /* retains m */
+void lspl_push_layout(lua_State *L, const spl_layout *layout, const spl_mesh *m); /* m (or NULL) says where this rank stands */
+/* A layout of `mesh` for this shape, given as a layout object or in the notation of spl_layout_parse. */
+void lspl_layout_argument(lua_State *L, int index, const char *function, const spl_mesh_spec *mesh, int ndim,
+                          const int64_t *shape, spl_layout *out);
+
+/* lfields.c: option tables. Getters leave the stack as it was; an absent key gives the fallback. Strings given back stay
+ * valid while the table is. */
+void lspl_known_fields(lua_State *L, int index, const char *function, const char *const *known); /* NULL-terminated */
+int64_t lspl_field_integer(lua_State *L, int index, const char *function, const char *key, int64_t fallback);
+double lspl_field_number(lua_State *L, int index, const char *function, const char *key, double fallback);
+int lspl_field_boolean(lua_State *L, int index, const char *function, const char *key, int fallback);
+const char *lspl_field_string(lua_State *L, int index, const char *function, const char *key, const char *fallback);
+/* Position in the NULL-terminated `names` of the string under `key`. */
+int lspl_field_choice(lua_State *L, int index, const char *function, const char *key, const char *const *names, int fallback);
+/* A list of sizes {2, 3}: at most SPL_MAX_DIMS integers >= 0; returns how many. */
+int lspl_shape(lua_State *L, int index, const char *function, const char *argument, int64_t *shape);
+int64_t lspl_integer(lua_State *L, int index, const char *function, const char *argument);
+double lspl_number(lua_State *L, int index, const char *function, const char *argument);
+/* A 1-based dimension of a tensor of `ndim`, as 0-based. */
+int lspl_dim(lua_State *L, int index, const char *function, const char *argument, int ndim);
+spl_dtype lspl_dtype(lua_State *L, int index, const char *function, const char *argument);
+const char *lspl_nearest(const char *name, const char *const *known); /* NULL when nothing is near */
+void lspl_push_int64s(lua_State *L, const int64_t *values, int n);    /* as a list */
+/* Unknown field of an object: error naming it and the nearest known one. Never returns. */
+int lspl_unknown_field(lua_State *L, const char *object, int key_index, const char *const *known);
+
+/* ltensor.c: memory that Lua's collector cannot see. Core's tensors may fill the machine while their userdata look tiny, so a
+ * full collection runs whenever tensor memory has doubled since the last one; call after anything that makes tensors. */
+void lspl_account(lua_State *L);
+/* [local] calls only (a collective may not be tried again by one rank alone): on SPL_ENOMEM one collection, one retry. */
+#define LSPL_ALLOCATE(L, call)                      \
+    do {                                            \
+        spl_status allocate_ = (call);              \
+        if (allocate_.code == SPL_ENOMEM) {         \
+            lua_gc((L), LUA_GCCOLLECT, 0);          \
+            allocate_ = (call);                     \
+        }                                           \
+        if (allocate_.code != SPL_OK) lspl_raise((L), &allocate_); \
+        lspl_account(L);                            \
+    } while (0)
+
+/* ltensor_values.c */
+void lspl_tensor_value_methods(lua_State *L); /* adds the methods that carry values to the table on top */
+void lspl_open_values(lua_State *L);          /* spl.from_table */
+/* The local part as doubles in a new userdata on the stack. */
+double *lspl_read_doubles(lua_State *L, spl_tensor *t);
 
 /* Each adds its functions to the table `spl` on top of the stack. */
 void lspl_open_error(lua_State *L);

@@ -1,0 +1,203 @@
+/* lfields.c: option tables and plain arguments: typed, named in every message, unknown keys answered with the nearest. */
+#include <stdio.h>
+#include <string.h>
+#include "lspl.h"
+
+enum { LONGEST_NAME = 40 };
+
+/* Edit distance (insertions, deletions, substitutions, neighbours swapped) of two short names; long ones are far away. */
+static int distance(const char *a, const char *b) {
+    size_t na = strlen(a), nb = strlen(b);
+    if (na > LONGEST_NAME || nb > LONGEST_NAME) return LONGEST_NAME;
+    int row[3][LONGEST_NAME + 1];
+    for (size_t j = 0; j <= nb; j++) row[0][j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int *now = row[i % 3], *before = row[(i + 2) % 3], *earlier = row[(i + 1) % 3];
+        now[0] = (int)i;
+        for (size_t j = 1; j <= nb; j++) {
+            int best = before[j - 1] + (a[i - 1] != b[j - 1]);
+            if (before[j] + 1 < best) best = before[j] + 1;
+            if (now[j - 1] + 1 < best) best = now[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && earlier[j - 2] + 1 < best) {
+                best = earlier[j - 2] + 1;
+            }
+            now[j] = best;
+        }
+    }
+    return row[na % 3][nb];
+}
+
+const char *lspl_nearest(const char *name, const char *const *known) {
+    const char *found = NULL;
+    int best = (int)strlen(name) / 3 + 2; /* farther than this is another word */
+    for (; *known; known++) {
+        int d = distance(name, *known);
+        if (d < best) best = d, found = *known;
+    }
+    return found;
+}
+
+/* "a, b, c" of a NULL-terminated list, cut where the buffer ends. */
+static void join(char *out, size_t n, const char *const *names) {
+    size_t used = 0;
+    out[0] = 0;
+    for (int i = 0; names[i] && used < n; i++) {
+        int w = snprintf(out + used, n - used, "%s%s", i ? ", " : "", names[i]);
+        if (w < 0) return;
+        used += (size_t)w;
+    }
+}
+
+void lspl_known_fields(lua_State *L, int index, const char *function, const char *const *known) {
+    index = lua_absindex(L, index);
+    if (!lua_istable(L, index)) lspl_bad_argument(L, function, "options", "a table of named options", index);
+    for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+        if (lua_type(L, -2) != LUA_TSTRING) {
+            lspl_raisef(L, SPL_EARG, "%s: option number %s has no name; write name = value", function,
+                        lua_isinteger(L, -2) ? lua_pushfstring(L, "%I", lua_tointeger(L, -2)) : luaL_typename(L, -2));
+        }
+        const char *key = lua_tostring(L, -2);
+        int i = 0;
+        while (known[i] && strcmp(known[i], key)) i++;
+        if (known[i]) continue;
+        const char *near = lspl_nearest(key, known);
+        char all[400];
+        join(all, sizeof all, known);
+        if (near) lspl_raisef(L, SPL_EARG, "%s: unknown option '%s'; did you mean '%s'?", function, key, near);
+        lspl_raisef(L, SPL_EARG, "%s: unknown option '%s'; known: %s", function, key, all);
+    }
+}
+
+int lspl_unknown_field(lua_State *L, const char *object, int key_index, const char *const *known) {
+    if (lua_type(L, key_index) != LUA_TSTRING) {
+        return lspl_raisef(L, SPL_EARG, "%s has no field of type %s; its fields have names", object,
+                           luaL_typename(L, key_index));
+    }
+    const char *key = lua_tostring(L, key_index), *near = lspl_nearest(key, known);
+    char all[400];
+    join(all, sizeof all, known);
+    if (near) return lspl_raisef(L, SPL_EARG, "%s has no field '%s'; did you mean '%s'?", object, key, near);
+    return lspl_raisef(L, SPL_EARG, "%s has no field '%s'; it has %s", object, key, all);
+}
+
+/* ---- plain arguments */
+
+int64_t lspl_integer(lua_State *L, int index, const char *function, const char *argument) {
+    int ok = lua_type(L, index) == LUA_TNUMBER;
+    int64_t v = ok ? (int64_t)lua_tointegerx(L, index, &ok) : 0;
+    if (!ok) lspl_bad_argument(L, function, argument, "an integer", index);
+    return v;
+}
+
+double lspl_number(lua_State *L, int index, const char *function, const char *argument) {
+    if (lua_type(L, index) != LUA_TNUMBER) lspl_bad_argument(L, function, argument, "a number", index);
+    return lua_tonumber(L, index);
+}
+
+int lspl_dim(lua_State *L, int index, const char *function, const char *argument, int ndim) {
+    int64_t d = lspl_integer(L, index, function, argument);
+    if (d < 1 || d > ndim) {
+        lspl_raisef(L, SPL_EARG, "%s: argument '%s': dimension %lld of a tensor of %d; dimensions count from 1", function,
+                    argument, (long long)d, ndim);
+    }
+    return (int)d - 1;
+}
+
+spl_dtype lspl_dtype(lua_State *L, int index, const char *function, const char *argument) {
+    spl_dtype t = SPL_F32;
+    if (lua_type(L, index) != LUA_TSTRING) lspl_bad_argument(L, function, argument, "the name of a dtype, as \"f32\"", index);
+    if (!spl_dtype_parse(lua_tostring(L, index), &t)) {
+        const char *names[SPL_DTYPE_COUNT + 1] = {NULL};
+        char all[120];
+        for (int i = 0; i < SPL_DTYPE_COUNT; i++) names[i] = spl_dtype_name((spl_dtype)i);
+        join(all, sizeof all, names);
+        lspl_raisef(L, SPL_EARG, "%s: argument '%s': there is no dtype '%s'; use one of %s", function, argument,
+                    lua_tostring(L, index), all);
+    }
+    return t;
+}
+
+int lspl_shape(lua_State *L, int index, const char *function, const char *argument, int64_t *shape) {
+    index = lua_absindex(L, index);
+    if (!lua_istable(L, index)) lspl_bad_argument(L, function, argument, "a list of sizes, as {2, 3},", index);
+    lua_Unsigned n = lua_rawlen(L, index);
+    if (n > SPL_MAX_DIMS) {
+        lspl_raisef(L, SPL_EARG, "%s: argument '%s': %llu dimensions; at most %d are allowed", function, argument,
+                    (unsigned long long)n, (int)SPL_MAX_DIMS);
+    }
+    for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
+        if (!lua_isinteger(L, -2)) {
+            lspl_raisef(L, SPL_EARG, "%s: argument '%s': a list of sizes such as {2, 3} has no named fields", function, argument);
+        }
+    }
+    for (lua_Unsigned i = 0; i < n; i++) {
+        int ok = lua_rawgeti(L, index, (lua_Integer)i + 1) == LUA_TNUMBER;
+        lua_Integer v = ok ? lua_tointegerx(L, -1, &ok) : 0;
+        if (!ok || v < 0) {
+            lspl_raisef(L, SPL_EARG, "%s: argument '%s': size %d is %s; sizes are integers, zero or more", function, argument,
+                        (int)i + 1, luaL_tolstring(L, -1, NULL));
+        }
+        shape[i] = v;
+        lua_pop(L, 1);
+    }
+    return (int)n;
+}
+
+/* ---- fields of an option table */
+
+static int push_field(lua_State *L, int index, const char *key) {
+    lua_pushstring(L, key); /* options come as plain tables: no metamethods asked */
+    return lua_rawget(L, index);
+}
+
+int64_t lspl_field_integer(lua_State *L, int index, const char *function, const char *key, int64_t fallback) {
+    index = lua_absindex(L, index);
+    int64_t v = push_field(L, index, key) == LUA_TNIL ? fallback : lspl_integer(L, -1, function, key);
+    lua_pop(L, 1);
+    return v;
+}
+
+double lspl_field_number(lua_State *L, int index, const char *function, const char *key, double fallback) {
+    index = lua_absindex(L, index);
+    double v = push_field(L, index, key) == LUA_TNIL ? fallback : lspl_number(L, -1, function, key);
+    lua_pop(L, 1);
+    return v;
+}
+
+int lspl_field_boolean(lua_State *L, int index, const char *function, const char *key, int fallback) {
+    index = lua_absindex(L, index);
+    int type = push_field(L, index, key), v = fallback;
+    if (type == LUA_TBOOLEAN) v = lua_toboolean(L, -1);
+    else if (type != LUA_TNIL) lspl_bad_argument(L, function, key, "true or false", -1);
+    lua_pop(L, 1);
+    return v;
+}
+
+const char *lspl_field_string(lua_State *L, int index, const char *function, const char *key, const char *fallback) {
+    index = lua_absindex(L, index);
+    int type = push_field(L, index, key);
+    const char *v = fallback;
+    if (type == LUA_TSTRING) v = lua_tostring(L, -1); /* kept alive by the table */
+    else if (type != LUA_TNIL) lspl_bad_argument(L, function, key, "a string", -1);
+    lua_pop(L, 1);
+    return v;
+}
+
+int lspl_field_choice(lua_State *L, int index, const char *function, const char *key, const char *const *names, int fallback) {
+    const char *v = lspl_field_string(L, index, function, key, NULL);
+    if (!v) return fallback;
+    for (int i = 0; names[i]; i++) {
+        if (!strcmp(names[i], v)) return i;
+    }
+    char all[200];
+    join(all, sizeof all, names);
+    return lspl_raisef(L, SPL_EARG, "%s: %s = '%s' is not known; use one of %s", function, key, v, all);
+}
+
+void lspl_push_int64s(lua_State *L, const int64_t *values, int n) {
+    lua_createtable(L, n, 0);
+    for (int i = 0; i < n; i++) {
+        lua_pushinteger(L, (lua_Integer)values[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+}
