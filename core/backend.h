@@ -194,6 +194,7 @@ typedef struct spl_random_args {
     void *out; /* dense, map->local */
 } spl_random_args;
 
+/* sum and sum_squares take every element (a NaN makes them NaN); abs_max is over the elements that are not NaN, 0 of none. */
 typedef struct spl_stats {
     double sum, sum_squares, abs_max;
     int64_t nan_count, inf_count;
@@ -247,7 +248,15 @@ typedef struct spl_backend_ops {
     spl_status (*embed)(void *ctx, spl_queue *q, const spl_embed_args *a);
     spl_status (*nll)(void *ctx, spl_queue *q, const spl_nll_args *a);
     spl_status (*attention)(void *ctx, spl_queue *q, const spl_attn_args *a);
+
+    /* the most bytes of scratch that kernels held at one time since the last call with reset = 1 */
+    int64_t (*workspace_peak)(void *ctx, int reset);
 } spl_backend_ops;
+
+/* [local] The backend of this name ("cpu", "null", "ref"), or NULL. */
+const spl_backend_ops *spli_backend_find(const char *name);
+/* [local] The names above one by one, for messages: NULL when `i` is past the last. */
+const char *spli_backend_name(int i);
 
 /* ---- The whole-model reference (kernels/ref): plain fp64 loops on host memory, sharing nothing with core's block, ops,
  * layout or plan. All arrays are dense, global, host memory, double. ---- */
