@@ -1,0 +1,157 @@
+/* lmesh.c: spl.mesh("dp=2:data, tp=*:sequence"): named axes over the ranks. spl.mesh.parse gives the same as plain data for
+ * any number of ranks, without communication. */
+#include <string.h>
+#include "lspl.h"
+
+static const char *const fields[] = {"axes", "size", "spec", "coord", "release", NULL};
+
+static void push_spec_text(lua_State *L, const spl_mesh_spec *spec) {
+    char text[SPL_MAX_AXES * (SPL_NAME_BYTES + 48)];
+    spl_mesh_format(spec, text, sizeof text);
+    lua_pushstring(L, text);
+}
+
+static int64_t spec_size(const spl_mesh_spec *spec) {
+    int64_t n = 1;
+    for (int i = 0; i < spec->naxes; i++) n *= spec->axes[i].size;
+    return n;
+}
+
+/* { {name=, size=, role=, coord=}, ... }; coord only where there is a mesh. */
+static void push_axes(lua_State *L, const spl_mesh_spec *spec, const spl_mesh *m) {
+    lua_createtable(L, spec->naxes, 0);
+    for (int i = 0; i < spec->naxes; i++) {
+        lua_createtable(L, 0, 4);
+        lua_pushstring(L, spec->axes[i].name);
+        lua_setfield(L, -2, "name");
+        lua_pushinteger(L, spec->axes[i].size);
+        lua_setfield(L, -2, "size");
+        lua_pushstring(L, spl_role_name(spec->axes[i].role));
+        lua_setfield(L, -2, "role");
+        if (m) {
+            lua_pushinteger(L, spl_mesh_coord(m, i));
+            lua_setfield(L, -2, "coord");
+        }
+        lua_rawseti(L, -2, i + 1);
+    }
+}
+
+static spl_mesh **new_mesh(lua_State *L) {
+    spl_mesh **p = lua_newuserdatauv(L, sizeof *p, 0);
+    *p = NULL;
+    luaL_setmetatable(L, LSPL_MESH);
+    return p;
+}
+
+void lspl_push_mesh(lua_State *L, spl_mesh *m) {
+    spl_mesh **p = new_mesh(L);
+    spl_mesh_retain(m);
+    *p = m;
+}
+
+spl_mesh *lspl_check_mesh(lua_State *L, int index, const char *function, const char *argument) {
+    spl_mesh **p = luaL_testudata(L, index, LSPL_MESH);
+    if (!p) lspl_bad_argument(L, function, argument, "a mesh", index);
+    if (!*p) lspl_raisef(L, SPL_ERELEASED, "%s: argument '%s': this mesh was released", function, argument);
+    return *p;
+}
+
+/* spl.mesh(text) [collective]: called as spl.mesh's __call, so the text is argument 2. */
+static int mesh_call(lua_State *L) {
+    if (lua_type(L, 2) != LUA_TSTRING) lspl_bad_argument(L, "mesh", "text", "a text such as \"dp=2:data, tp=*:sequence\"", 2);
+    spl_runtime *rt = lspl_runtime(L);
+    spl_mesh_spec spec;
+    lspl_check(L, spl_mesh_parse(lua_tostring(L, 2), spl_size(rt), &spec));
+    lspl_collective(L, "mesh");
+    spl_mesh **p = new_mesh(L);
+    lspl_check(L, spl_mesh_create(rt, &spec, p));
+    return 1;
+}
+
+/* spl.mesh.parse(text, world) [local] */
+static int mesh_parse(lua_State *L) {
+    if (lua_type(L, 1) != LUA_TSTRING) lspl_bad_argument(L, "mesh.parse", "text", "a text such as \"tp=*:sequence\"", 1);
+    int64_t world = lua_isnoneornil(L, 2) ? spl_size(lspl_runtime(L)) : lspl_integer(L, 2, "mesh.parse", "world");
+    if (world < 1 || world > INT32_MAX) {
+        lspl_raisef(L, SPL_EARG, "mesh.parse: argument 'world': %lld ranks; at least 1 is needed", (long long)world);
+    }
+    spl_mesh_spec spec;
+    lspl_check(L, spl_mesh_parse(lua_tostring(L, 1), (int)world, &spec));
+    lua_createtable(L, 0, 3);
+    push_axes(L, &spec, NULL);
+    lua_setfield(L, -2, "axes");
+    lua_pushinteger(L, (lua_Integer)spec_size(&spec));
+    lua_setfield(L, -2, "size");
+    push_spec_text(L, &spec);
+    lua_setfield(L, -2, "spec");
+    return 1;
+}
+
+static int mesh_coord(lua_State *L) {
+    spl_mesh *m = lspl_check_mesh(L, 1, "mesh:coord", "self");
+    if (lua_type(L, 2) != LUA_TSTRING) lspl_bad_argument(L, "mesh:coord", "axis", "the name of an axis", 2);
+    int axis = spl_mesh_find(m, lua_tostring(L, 2));
+    if (axis < 0) {
+        push_spec_text(L, spl_mesh_spec_of(m));
+        lspl_raisef(L, SPL_EARG, "mesh:coord: there is no axis '%s' in the mesh \"%s\"", lua_tostring(L, 2), lua_tostring(L, -1));
+    }
+    lua_pushinteger(L, spl_mesh_coord(m, axis));
+    return 1;
+}
+
+static int mesh_release(lua_State *L) {
+    spl_mesh **p = luaL_testudata(L, 1, LSPL_MESH);
+    if (!p) lspl_bad_argument(L, "mesh:release", "self", "a mesh", 1);
+    spl_mesh *m = *p;
+    *p = NULL;
+    spl_mesh_release(m);
+    return 0;
+}
+
+static int mesh_tostring(lua_State *L) {
+    spl_mesh **p = luaL_testudata(L, 1, LSPL_MESH);
+    if (p && *p) push_spec_text(L, spl_mesh_spec_of(*p));
+    else lua_pushliteral(L, "mesh (released)");
+    return 1;
+}
+
+static int mesh_eq(lua_State *L) {
+    spl_mesh **a = luaL_testudata(L, 1, LSPL_MESH), **b = luaL_testudata(L, 2, LSPL_MESH);
+    lua_pushboolean(L, a && b && *a == *b);
+    return 1;
+}
+
+/* Upvalue 1: the methods. */
+static int mesh_index(lua_State *L) {
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+    const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
+    spl_mesh *m = lspl_check_mesh(L, 1, "mesh", "self");
+    const spl_mesh_spec *spec = spl_mesh_spec_of(m);
+    if (!strcmp(key, "axes")) push_axes(L, spec, m);
+    else if (!strcmp(key, "size")) lua_pushinteger(L, (lua_Integer)spec_size(spec));
+    else if (!strcmp(key, "spec")) push_spec_text(L, spec);
+    else return lspl_unknown_field(L, "a mesh", 2, fields);
+    return 1;
+}
+
+void lspl_open_mesh(lua_State *L) {
+    static const luaL_Reg methods[] = {{"coord", mesh_coord}, {"release", mesh_release}, {NULL, NULL}};
+    static const luaL_Reg meta[] = {{"__gc", mesh_release}, {"__close", mesh_release}, {"__tostring", mesh_tostring},
+                                    {"__eq", mesh_eq},      {NULL, NULL}};
+    luaL_newmetatable(L, LSPL_MESH);
+    luaL_setfuncs(L, meta, 0);
+    luaL_newlib(L, methods);
+    lua_pushcclosure(L, mesh_index, 1);
+    lua_setfield(L, -2, "__index");
+    lua_pop(L, 1);
+
+    lua_createtable(L, 0, 1); /* spl.mesh: a function with a field */
+    lua_pushcfunction(L, mesh_parse);
+    lua_setfield(L, -2, "parse");
+    lua_createtable(L, 0, 1);
+    lua_pushcfunction(L, mesh_call);
+    lua_setfield(L, -2, "__call");
+    lua_setmetatable(L, -2);
+    lua_setfield(L, -2, "mesh");
+}
