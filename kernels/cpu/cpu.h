@@ -1,0 +1,172 @@
+/* cpu.h: what the files of the CPU backend share: the context, threads, scratch, the slots, and a few helpers.
+ *
+ * One file per op family; those that exist in f32 and f64 keep their loops in a `_body.h` that is included once per type
+ * with T (the element type) and S (its suffix) defined. All loops over rows, heads or blocks are OpenMP loops with a fixed
+ * split, and whatever is summed is summed in an order that the number of threads does not change: results are the same
+ * bits for any thread count, up to the BLAS. */
+#ifndef SPLK_CPU_H
+#define SPLK_CPU_H
+#include "backend.h"
+#include <math.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#pragma GCC visibility push(hidden)
+
+#define SPLK_PASTE_(a, b) a##_##b
+#define SPLK_PASTE(a, b) SPLK_PASTE_(a, b)
+
+/* Products of attention tiles, row-major with leading dimensions:
+ *   abt: C[m,n]  = alpha * A[m,k] . B[n,k]^T          (scores of queries against keys)
+ *   ab:  C[m,n] += A[m,k] . B[k,n]                    (probabilities times values)
+ * Called inside parallel regions, each call by one thread. */
+typedef struct splk_tiles_f32 {
+    void (*abt)(int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b, int64_t ldb,
+                float *c, int64_t ldc);
+    void (*ab)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc);
+} splk_tiles_f32;
+
+typedef struct splk_tiles_f64 {
+    void (*abt)(int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda, const double *b, int64_t ldb,
+                double *c, int64_t ldc);
+    void (*ab)(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b, int64_t ldb, double *c, int64_t ldc);
+} splk_tiles_f64;
+
+typedef struct splk_cpu {
+    int nthreads;
+    int64_t workspace_now, workspace_peak; /* bytes of scratch; kernels of one context run one after another */
+    const splk_tiles_f32 *tiles_f32;
+    const splk_tiles_f64 *tiles_f64;
+    char description[160];
+} splk_cpu;
+
+/* cpu_backend.c */
+void splk_blas_threads(const splk_cpu *c); /* makes the BLAS use this context's threads in calls that follow */
+
+/* cpu_memory.c */
+spl_status splk_cpu_alloc(void *ctx, size_t bytes, void **ptr);
+void splk_cpu_free(void *ctx, void *ptr, size_t bytes);
+spl_status splk_cpu_queue_open(void *ctx, spl_queue **q);
+void splk_cpu_queue_close(void *ctx, spl_queue *q);
+spl_status splk_cpu_event_open(void *ctx, spl_event **e);
+void splk_cpu_event_close(void *ctx, spl_event *e);
+spl_status splk_cpu_event_record(void *ctx, spl_queue *q, spl_event *e);
+spl_status splk_cpu_event_wait(void *ctx, spl_queue *q, spl_event *e);
+spl_status splk_cpu_event_test(void *ctx, spl_event *e, int *done);
+spl_status splk_cpu_copy(void *ctx, spl_queue *q, void *dst, const void *src, size_t bytes);
+/* Scratch of one call, 64-byte aligned: `count` parts of `bytes` each, every part aligned too (*stride is the distance). */
+spl_status splk_scratch_take(splk_cpu *c, int64_t count, int64_t bytes, int64_t *stride, void **out);
+void splk_scratch_give(splk_cpu *c, int64_t count, int64_t stride, void *p);
+int64_t splk_cpu_workspace_peak(void *ctx, int reset);
+
+/* cpu_move.c */
+spl_status splk_cpu_box(void *ctx, spl_queue *q, const spl_box_args *a);
+spl_status splk_cpu_zero(void *ctx, spl_queue *q, void *dst, size_t bytes);
+
+/* cpu_cast.c */
+spl_status splk_cpu_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from, int64_t n);
+spl_status splk_cpu_fill(void *ctx, spl_queue *q, void *dst, spl_dtype t, int64_t n, double value);
+void splk_store_doubles(void *dst, spl_dtype t, int64_t at, const double *src, int64_t n); /* dst[at..] = src, converted */
+
+void splk_load_doubles(double *dst, const void *src, spl_dtype t, int64_t n);
+
+/* cpu_reduce.c */
+spl_status splk_cpu_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n, spl_dtype t);
+spl_status splk_cpu_stats(void *ctx, spl_queue *q, const void *x, spl_dtype t, int64_t n, spl_stats *host_out);
+
+/* cpu_random.c */
+spl_status splk_cpu_random(void *ctx, spl_queue *q, const spl_random_args *a);
+/* out[i] = the random word of the element with global flat index g + i * stride. */
+void splk_random_words(spl_rng_key key, int64_t g, int64_t stride, int64_t n, uint32_t *out);
+/* A draw is kept when (word >> 8) >= this: the same as uniform >= p, since p * 2^24 is exact. */
+uint32_t splk_keep_threshold(double p);
+/* Checks a map (sizes agree, flat indices fit 64 bits); rows = product of all local dimensions but the last. */
+spl_status splk_map_check(const char *op, const spl_index_map *m, int64_t *rows, int64_t *cols);
+/* The flat global index at which local row `row` starts (coordinate 0 of the last dimension). */
+int64_t splk_map_row(const spl_index_map *m, int64_t row);
+
+/* cpu_gemm.c, cpu_norm.c, cpu_pointwise.c, cpu_rope.c, cpu_embed.c, cpu_loss.c, cpu_attention.c */
+spl_status splk_cpu_gemm(void *ctx, spl_queue *q, const spl_gemm_args *a);
+spl_status splk_cpu_norm(void *ctx, spl_queue *q, const spl_norm_args *a);
+spl_status splk_cpu_act(void *ctx, spl_queue *q, const spl_act_args *a);
+spl_status splk_cpu_residual(void *ctx, spl_queue *q, const spl_residual_args *a);
+spl_status splk_cpu_rope(void *ctx, spl_queue *q, const spl_rope_args *a);
+spl_status splk_cpu_embed(void *ctx, spl_queue *q, const spl_embed_args *a);
+spl_status splk_cpu_nll(void *ctx, spl_queue *q, const spl_nll_args *a);
+spl_status splk_cpu_attention(void *ctx, spl_queue *q, const spl_attn_args *a);
+/* y = act(x + bias) over rows with leading dimension ld, in place; what a GEMM does after itself. */
+void splk_bias_act_f32(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, float *x, int64_t ld, const float *bias);
+void splk_bias_act_f64(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, double *x, int64_t ld, const double *bias);
+
+/* cpu_tiles.c: the portable products, and those through the BLAS */
+extern const splk_tiles_f32 splk_tiles_f32_blas;
+extern const splk_tiles_f64 splk_tiles_f64_blas;
+
+#pragma GCC visibility pop
+
+/* Threads for a loop of `units` independent parts that touches `elements` in all: one where a team would cost more. */
+static inline int splk_team(const splk_cpu *c, int64_t units, int64_t elements) {
+    if (elements < 16384 || units < 2) return 1;
+    return (int64_t)c->nthreads < units ? c->nthreads : (int)units;
+}
+
+static inline int splk_thread(void) {
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+/* The one refusal of dtypes that can be stored but not computed with. */
+static inline spl_status splk_need_float(const char *op, spl_dtype t) {
+    if (t == SPL_F32 || t == SPL_F64) return spli_ok();
+    return spli_error(SPL_EUNSUPPORTED, "%s on the cpu backend computes in f32 and f64, got %s: cast to f32 first", op,
+                      spl_dtype_name(t));
+}
+
+/* a * b >= 0 into *out; 0 on overflow or a negative factor. */
+static inline int splk_mul(int64_t a, int64_t b, int64_t *out) {
+    return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out);
+}
+
+/* rows x cols as a number of elements, refused where it is negative or does not fit. */
+static inline spl_status splk_area(const char *op, int64_t rows, int64_t cols, int64_t *out) {
+    if (splk_mul(rows, cols, out) && *out <= INT64_MAX / 8) return spli_ok();
+    return spli_error(SPL_EARG, "%s: %lld rows of %lld columns are not a size: both must be >= 0 and the product fit memory", op,
+                      (long long)rows, (long long)cols);
+}
+
+/* e^x to about 1 ulp for every float, written so that loops over it vectorise (no branch, no call, no float-to-int
+ * conversion). x = n ln 2 + r, Taylor to degree 7 on |r| <= ln 2 / 2 (remainder 5e-9), scaled by 2^n in two halves so
+ * that overflow gives inf and underflow goes through denormals to 0; NaN stays NaN. */
+static inline float splk_exp_f32(float x) {
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, held in the low bits */
+    float c = x > 89.0f ? 89.0f : x;
+    c = c < -104.0f ? -104.0f : c;
+    float t = c * 1.44269504f + magic, n = t - magic;
+    float r = c - n * 0.693359375f; /* exact: 9 bits of ln 2 times 8 of n */
+    r = r + n * 2.12194440e-4f;
+    float p = 1.0f / 5040.0f;
+    p = p * r + 1.0f / 720.0f;
+    p = p * r + 1.0f / 120.0f;
+    p = p * r + 1.0f / 24.0f;
+    p = p * r + 1.0f / 6.0f;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    uint32_t bits, base, half1, half2;
+    memcpy(&bits, &t, 4);
+    memcpy(&base, &magic, 4);
+    uint32_t k = bits - base + 256; /* n + 256, positive */
+    half1 = ((k >> 1) - 128 + 127) << 23;
+    half2 = (k - (k >> 1) - 128 + 127) << 23;
+    float s1, s2;
+    memcpy(&s1, &half1, 4);
+    memcpy(&s2, &half2, 4);
+    return p * s1 * s2;
+}
+
+#endif
