@@ -174,38 +174,6 @@ spl_status spli_layout_segments(const spl_layout *l, const int *coords, int dim,
     return finished(out);
 }
 
-spl_status spli_layout_owned(const spl_layout *l, const int *coords, int axis, int c, int dim, spli_segments *out) {
-    int at[SPL_MAX_AXES];
-    memcpy(at, coords, sizeof(int) * (size_t)l->naxes);
-    at[axis] = c;
-    SPL_TRY(spli_layout_segments(l, at, dim, -1, out));
-    if (l->axes[axis].place != SPL_SHARD || l->axes[axis].dim != dim || spli_cover(&l->axes[axis]) == 1) return spli_ok();
-    for (int lower = 0; lower < c; lower++) { /* with a cover every segment has stride 1 */
-        spli_segments theirs, rest = {0};
-        at[axis] = lower;
-        spl_status status = spli_layout_segments(l, at, dim, -1, &theirs);
-        if (status.code != SPL_OK) {
-            spli_segments_free(out);
-            return status;
-        }
-        for (int i = 0; i < out->n; i++) {
-            int64_t begin = out->at[i].start, end = begin + out->at[i].length;
-            for (int j = 0; j < theirs.n; j++) { /* their lists ascend in the cases that overlap: neighbours */
-                int64_t b = theirs.at[j].start, e = b + theirs.at[j].length;
-                if (e <= begin || b >= end) continue;
-                if (b > begin) append(&rest, (spl_segment){begin, b - begin, 1}, 0);
-                begin = e < end ? e : end;
-            }
-            append(&rest, (spl_segment){begin, end - begin, 1}, 0);
-        }
-        rest.failed |= out->failed;
-        spli_segments_free(&theirs);
-        spli_segments_free(out);
-        *out = rest;
-    }
-    return finished(out);
-}
-
 int spl_layout_segments(const spl_layout *l, const int *coords, int dim, spl_segment *out, int max) {
     spli_segments s;
     if (spli_layout_segments(l, coords, dim, -1, &s).code != SPL_OK) return -1;
@@ -262,6 +230,81 @@ int spli_segments_meet(const spl_segment *a, int na, const spl_segment *b, int n
         }
     }
     return n;
+}
+
+/* The segments of member c less those of lower members (the lowest holder owns). Only a cover makes holdings overlap, and then
+ * segments have stride 1. */
+static spl_status owned_segments(const spl_layout *l, int *at, int axis, int c, int dim, spli_segments *out) {
+    at[axis] = c;
+    SPL_TRY(spli_layout_segments(l, at, dim, -1, out));
+    if (l->axes[axis].place != SPL_SHARD || l->axes[axis].dim != dim || spli_cover(&l->axes[axis]) == 1) return spli_ok();
+    for (int lower = 0; lower < c; lower++) {
+        spli_segments theirs, rest = {0};
+        at[axis] = lower;
+        spl_status status = spli_layout_segments(l, at, dim, -1, &theirs);
+        if (status.code != SPL_OK) {
+            spli_segments_free(out);
+            return status;
+        }
+        for (int i = 0; i < out->n; i++) {
+            int64_t begin = out->at[i].start, end = begin + out->at[i].length;
+            for (int j = 0; j < theirs.n; j++) { /* ascending, as units are */
+                int64_t b = theirs.at[j].start, e = b + theirs.at[j].length;
+                if (e <= begin || b >= end) continue;
+                if (b > begin) append(&rest, (spl_segment){begin, b - begin, 1}, 0);
+                begin = e < end ? e : end;
+            }
+            append(&rest, (spl_segment){begin, end - begin, 1}, 0);
+        }
+        rest.failed |= out->failed;
+        spli_segments_free(&theirs);
+        spli_segments_free(out);
+        *out = rest;
+    }
+    return finished(out);
+}
+
+/* The position in list s of global index x, which it holds; segments of stride 1. */
+static int64_t position_of(const spli_segments *s, int64_t x) {
+    int64_t offset = 0;
+    for (int k = 0; k < s->n; offset += s->at[k++].length)
+        if (x >= s->at[k].start && x < s->at[k].start + s->at[k].length) return offset + x - s->at[k].start;
+    return -1;
+}
+
+static int64_t index_at(const spli_segments *s, int64_t position) {
+    int k = 0;
+    while (position >= s->at[k].length) position -= s->at[k++].length;
+    return s->at[k].start + position * s->at[k].stride;
+}
+
+spl_status spli_layout_transfer(const spl_layout *from, const spl_layout *to, const int *coords, int axis, int i, int j, int dim,
+                                spli_run **runs, int *nruns) {
+    int at[SPL_MAX_AXES];
+    spli_segments held = {0}, owned = {0}, wanted = {0};
+    spl_status status = spli_ok();
+    memcpy(at, coords, sizeof at);
+    *runs = NULL;
+    *nruns = 0;
+    at[axis] = j;
+    SPL_GO(spli_layout_segments(to, at, dim, -1, &wanted), done);
+    SPL_GO(owned_segments(from, at, axis, i, dim, &owned), done);
+    int n = spli_segments_meet(owned.at, owned.n, wanted.at, wanted.n, runs);
+    if (n < 0) SPL_GO(spli_error(SPL_ENOMEM, "out of memory while planning a redistribution"), done);
+    at[axis] = i;
+    SPL_GO(spli_layout_segments(from, at, dim, -1, &held), done);
+    if (spli_segments_total(held.at, held.n) != spli_segments_total(owned.at, owned.n))
+        for (int r = 0; r < n; r++) (*runs)[r].a = position_of(&held, index_at(&owned, (*runs)[r].a));
+    *nruns = n;
+done:
+    if (status.code != SPL_OK) {
+        free(*runs);
+        *runs = NULL;
+    }
+    spli_segments_free(&held);
+    spli_segments_free(&owned);
+    spli_segments_free(&wanted);
+    return status;
 }
 
 /* ---- checking and comparing ---- */

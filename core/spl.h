@@ -185,7 +185,7 @@ spl_status spl_tensor_stats(spl_tensor *t, spl_stats *out);
 /* [local] Views share storage. narrow: an unsharded dimension, or any of a local tensor. */
 spl_status spl_tensor_narrow(spl_tensor *t, int dim, int64_t start, int64_t length, spl_tensor **out);
 spl_status spl_tensor_transpose(spl_tensor *t, int dim_a, int dim_b, spl_tensor **out);
-/* reshape of the local part of a dense local tensor, or of a distributed one where each sharded dimension survives whole. */
+/* reshape: each sharded dimension must survive whole. Shares storage when t is dense, else is a view of a dense copy. */
 spl_status spl_tensor_reshape(spl_tensor *t, int ndim, const int64_t *shape, spl_tensor **out);
 /* [local] The local part as a tensor of this rank alone (a view). */
 spl_status spl_tensor_local(spl_tensor *t, spl_tensor **out);

@@ -1,0 +1,269 @@
+/* redistribute.c: moving a tensor between layouts: everything in SPL that communicates, but for attention steps, is this.
+ *
+ * layout gives a path of single-axis steps; each step is one of five moves, decided by what the axis does before and after:
+ *   partial -> replicate    all-reduce            shard -> replicate    all-gather
+ *   partial -> shard        reduce-scatter        shard -> shard        all-to-all
+ *   everything else         local: a slice, or zeros where another rank's coordinate holds the value of a pending sum
+ * What goes from member i to member j is the meeting of i's holdings before with j's holdings after, a set of boxes that both
+ * sides work out alone from the layouts; parts are packed box by box. Where shards overlap, the lowest holder sends. */
+#include "layout.h"
+#include "tensor.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* The boxes of one transfer: the product of the runs of each dimension. */
+typedef struct transfer {
+    int ndim, nruns[SPL_MAX_DIMS];
+    spli_run *runs[SPL_MAX_DIMS]; /* a: position at the holder, b: position at the receiver */
+    int64_t count;                /* elements in all */
+} transfer;
+
+static void transfer_free(transfer *t) {
+    for (int d = 0; d < t->ndim; d++) free(t->runs[d]);
+    memset(t, 0, sizeof *t);
+}
+
+/* What member i (in layout `from`) gives to member j (in layout `to`) along `axis`. */
+static spl_status transfer_between(const spl_layout *from, const spl_layout *to, const int *coords, int axis, int i, int j,
+                                   transfer *out) {
+    memset(out, 0, sizeof *out);
+    out->ndim = from->ndim;
+    out->count = 1;
+    for (int d = 0; d < from->ndim; d++) {
+        spl_status status = spli_layout_transfer(from, to, coords, axis, i, j, d, &out->runs[d], &out->nruns[d]);
+        if (status.code != SPL_OK) {
+            transfer_free(out);
+            return status;
+        }
+        int64_t total = 0;
+        for (int r = 0; r < out->nruns[d]; r++) total += out->runs[d][r].length;
+        out->count *= total;
+    }
+    return spli_ok();
+}
+
+/* The three uses of a transfer's boxes: holder -> packed, packed -> receiver, holder -> receiver. */
+typedef enum box_use { PACK, UNPACK, STRAIGHT } box_use;
+
+static spl_status move_boxes(spl_runtime *rt, const transfer *t, box_use use, spl_dtype dtype, const void *src,
+                             const int64_t *src_strides, void *dst, const int64_t *dst_strides) {
+    if (t->count == 0) return spli_ok();
+    int at[SPL_MAX_DIMS] = {0};
+    size_t size = spl_dtype_size(dtype);
+    int64_t packed = 0;
+    for (;;) {
+        spl_box_args box = {.dtype = dtype, .ndim = t->ndim};
+        int64_t src_at = 0, dst_at = 0, stride = 1;
+        for (int d = t->ndim - 1; d >= 0; d--) {
+            const spli_run *r = &t->runs[d][at[d]];
+            box.shape[d] = r->length;
+            box.src_strides[d] = use == UNPACK ? stride : r->a_step * src_strides[d];
+            box.dst_strides[d] = use == PACK ? stride : r->b_step * dst_strides[d];
+            if (use != UNPACK) src_at += r->a * src_strides[d];
+            if (use != PACK) dst_at += r->b * dst_strides[d];
+            stride *= r->length;
+        }
+        if (use == UNPACK) src_at = packed;
+        if (use == PACK) dst_at = packed;
+        box.src = (const char *)src + (size_t)src_at * size;
+        box.dst = (char *)dst + (size_t)dst_at * size;
+        SPL_TRY(rt->backend->box(rt->backend_ctx, rt->compute, &box));
+        packed += stride;
+        int d = t->ndim - 1;
+        while (d >= 0 && ++at[d] == t->nruns[d]) at[d--] = 0;
+        if (d < 0) return spli_ok();
+    }
+}
+
+/* Is the transfer one box that lies densely, in order, at *offset of the receiver? */
+static int lies_dense(const transfer *t, const spl_tensor *to, int64_t *offset) {
+    int64_t stride = 1;
+    *offset = 0;
+    if (!spli_tensor_dense(to)) return 0;
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        if (t->nruns[d] != 1 || (t->runs[d]->b_step != 1 && t->runs[d]->length > 1)) return 0;
+        if (t->runs[d]->length > 1 && to->strides[d] != stride) return 0;
+        *offset += t->runs[d]->b * to->strides[d];
+        stride *= t->runs[d]->length;
+    }
+    return 1;
+}
+
+typedef struct step_state {
+    spl_runtime *rt;
+    const spl_tensor *from;
+    spl_tensor *to;
+    const spl_layout *before, *after;
+    int axis, size, me;
+    spl_comm *comm;
+} step_state;
+
+static spl_status between(const step_state *s, int i, int j, transfer *t) {
+    return transfer_between(s->before, s->after, s->from->mesh->coords, s->axis, i, j, t);
+}
+
+/* From member i's part straight into my result, no communication (i is me, or everyone holds the same). */
+static spl_status place_locally(const step_state *s, int holder) {
+    transfer t;
+    SPL_TRY(between(s, holder, s->me, &t));
+    spl_status status = move_boxes(s->rt, &t, STRAIGHT, s->from->dtype, spli_tensor_data(s->from), s->from->strides,
+                                   spli_tensor_data(s->to), s->to->strides);
+    transfer_free(&t);
+    return status;
+}
+
+static spl_status zero(const step_state *s) {
+    size_t bytes = (size_t)spl_tensor_local_count(s->to) * spl_dtype_size(s->to->dtype);
+    return bytes ? s->rt->backend->zero(s->rt->backend_ctx, s->rt->compute, spli_tensor_data(s->to), bytes) : spli_ok();
+}
+
+/* to a pending sum: each value at exactly one coordinate, zeros elsewhere. */
+static spl_status become_partial(const step_state *s) {
+    if (s->before->axes[s->axis].place == SPL_REPLICATE) return s->me == 0 ? place_locally(s, 0) : zero(s);
+    SPL_TRY(zero(s));
+    return place_locally(s, s->me); /* of overlapping shards only the owner's part is placed */
+}
+
+/* Is the transfer all of the holder's dense part, in memory order? Then it can be sent from where it lies. */
+static int is_whole(const transfer *t, const spl_tensor *from) {
+    if (!spli_tensor_dense(from)) return 0;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->nruns[d] != 1 || t->runs[d]->a != 0 || t->runs[d]->length != from->local[d] || (t->runs[d]->a_step != 1 && from->local[d] > 1))
+            return 0;
+    return 1;
+}
+
+static spl_status all_reduce(const step_state *s, int64_t *bytes) {
+    int64_t n = spl_tensor_local_count(s->to);
+    spl_coll coll = {.kind = SPL_COLL_ALL_REDUCE, .dtype = s->to->dtype, .send = spli_tensor_data(s->to), .recv = spli_tensor_data(s->to),
+                     .send_counts = &n};
+    if (spli_tensor_dense(s->from)) coll.send = spli_tensor_data(s->from);
+    else SPL_TRY(place_locally(s, s->me));
+    *bytes = spl_coll_bytes(s->comm, &coll);
+    return spli_comm_run(s->rt, s->comm, &coll);
+}
+
+/* Packs what goes to one member. A part that is summed on arrival is packed in the receiver's memory order, since the sum is the
+ * receiver's result. */
+static spl_status pack(const step_state *s, const transfer *t, int in_receiver_order, void *into) {
+    int64_t strides[SPL_MAX_DIMS], stride = 1;
+    if (!in_receiver_order)
+        return move_boxes(s->rt, t, PACK, s->from->dtype, spli_tensor_data(s->from), s->from->strides, into, NULL);
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        int64_t wanted = 0; /* a summed part is all that its receiver holds */
+        for (int r = 0; r < t->nruns[d]; r++) wanted += t->runs[d][r].length;
+        strides[d] = stride;
+        stride *= wanted > 0 ? wanted : 1;
+    }
+    return move_boxes(s->rt, t, STRAIGHT, s->from->dtype, spli_tensor_data(s->from), s->from->strides, into, strides);
+}
+
+/* All-gather, reduce-scatter and all-to-all: pack for each receiver, exchange, unpack from each sender; what already lies as it
+ * travels is sent, and received, in its place. */
+static spl_status exchange(const step_state *s, spl_coll_kind kind, int64_t *bytes) {
+    const int P = s->size, gathers = kind == SPL_COLL_ALL_GATHER, reduces = kind == SPL_COLL_REDUCE_SCATTER;
+    const size_t size = spl_dtype_size(s->from->dtype);
+    spl_status status = spli_ok();
+    char *send = NULL, *recv = NULL;
+    int64_t send_total = 0, recv_total = 0, at = 0, offset;
+    int64_t *send_counts = calloc((size_t)P, sizeof *send_counts), *recv_counts = calloc((size_t)P, sizeof *recv_counts);
+    transfer *out = calloc((size_t)P, sizeof *out), *in = calloc((size_t)P, sizeof *in);
+    if (!send_counts || !recv_counts || !out || !in)
+        SPL_GO(spli_error(SPL_ENOMEM, "out of memory while planning a redistribution"), done);
+
+    int recv_direct = 1;
+    for (int j = 0; j < P; j++) {
+        if (!gathers || j == s->me) SPL_GO(between(s, s->me, j, &out[j]), done); /* gathering, everyone is sent the same */
+        if (!reduces) SPL_GO(between(s, j, s->me, &in[j]), done);
+        if (in[j].count && !(lies_dense(&in[j], s->to, &offset) && offset == recv_total)) recv_direct = 0;
+        send_total += send_counts[j] = out[j].count;
+        recv_total += recv_counts[j] = in[j].count;
+    }
+    if (gathers) send_counts[0] = send_total;
+    int send_direct = gathers && is_whole(&out[s->me], s->from);
+    if (!send_direct && send_total)
+        SPL_GO(spli_alloc(s->rt, SPL_MEM_BUFFERS, (size_t)send_total * size, (void **)&send), done);
+    if (!recv_direct && recv_total)
+        SPL_GO(spli_alloc(s->rt, SPL_MEM_BUFFERS, (size_t)recv_total * size, (void **)&recv), done);
+
+    for (int j = 0; j < P && !send_direct; at += out[j++].count)
+        SPL_GO(pack(s, &out[j], reduces, send + (size_t)at * size), done);
+    spl_coll coll = {.kind = kind, .dtype = s->from->dtype, .send_counts = send_counts, .recv_counts = reduces ? NULL : recv_counts,
+                     .send = send_direct ? spli_tensor_data(s->from) : send, .recv = recv_direct ? spli_tensor_data(s->to) : recv};
+    *bytes = spl_coll_bytes(s->comm, &coll);
+    SPL_GO(spli_comm_run(s->rt, s->comm, &coll), done);
+    at = 0;
+    for (int j = 0; j < P && !recv_direct; at += in[j++].count)
+        SPL_GO(move_boxes(s->rt, &in[j], UNPACK, s->from->dtype, recv + (size_t)at * size, NULL, spli_tensor_data(s->to),
+                          s->to->strides), done);
+    SPL_GO(spli_wait_queue(s->rt, s->rt->compute), done); /* the buffers are about to go */
+done:
+    for (int j = 0; j < P; j++) {
+        if (out) transfer_free(&out[j]);
+        if (in) transfer_free(&in[j]);
+    }
+    free(out);
+    free(in);
+    free(send_counts);
+    free(recv_counts);
+    if (send) spli_free(s->rt, SPL_MEM_BUFFERS, send, (size_t)send_total * size);
+    if (recv) spli_free(s->rt, SPL_MEM_BUFFERS, recv, (size_t)recv_total * size);
+    return status;
+}
+
+/* One axis changes, everything else stays. */
+static spl_status take_step(spl_tensor *from, int axis, const spl_layout *to, spl_tensor **out) {
+    spl_runtime *rt = from->rt;
+    spl_tensor *result;
+    int64_t bytes = 0;
+    const char *kind = "slice";
+    SPL_TRY(spl_tensor_create(rt, from->mesh, to, from->dtype, SPL_MEM_ACTIVATIONS, &result));
+    step_state s = {rt, from, result, &from->layout, to, axis, from->mesh->spec.axes[axis].size, from->mesh->coords[axis],
+                    from->mesh->comm[axis]};
+    spl_place before = from->layout.axes[axis].place, after = to->axes[axis].place;
+    spl_coll_kind coll = before == SPL_PARTIAL ? (after == SPL_SHARD ? SPL_COLL_REDUCE_SCATTER : SPL_COLL_ALL_REDUCE)
+                                               : (after == SPL_SHARD ? SPL_COLL_ALL_TO_ALL : SPL_COLL_ALL_GATHER);
+    spl_status status;
+    if (before != SPL_PARTIAL && after == SPL_PARTIAL) {
+        kind = "pending sum";
+        status = become_partial(&s);
+    } else if (before == SPL_REPLICATE) {
+        status = place_locally(&s, s.me);
+    } else {
+        kind = spl_coll_name(coll);
+        status = coll == SPL_COLL_ALL_REDUCE ? all_reduce(&s, &bytes) : exchange(&s, coll, &bytes);
+    }
+    if (status.code != SPL_OK) {
+        spl_tensor_release(result);
+        return status;
+    }
+    if (rt->hook.comm) rt->hook.comm(rt->hook.ctx, rt->subject, kind, from->mesh->spec.axes[axis].name, bytes, result);
+    *out = result;
+    return spli_ok();
+}
+
+spl_status spl_redistribute(spl_tensor *t, const spl_layout *to, spl_tensor **out) {
+    SPL_TRY(spli_tensor_usable(t, "the tensor of redistribute"));
+    if (!t->mesh)
+        return spli_error(SPL_EARG, "redistribute was given a tensor of this rank alone; make it on a mesh (spl.tensor{mesh=..., layout=...})");
+    SPL_TRY(spl_layout_check(to));
+    int same = to->ndim == t->ndim && to->naxes == t->layout.naxes;
+    for (int d = 0; same && d < t->ndim; d++) same = to->shape[d] == t->shape[d];
+    for (int a = 0; same && a < to->naxes; a++)
+        same = to->axis_size[a] == t->layout.axis_size[a] && !strcmp(to->axis_name[a], t->layout.axis_name[a]);
+    if (!same) return spli_error(SPL_EARG, "redistribute was given a layout of another shape or mesh; make it for this tensor's");
+
+    spli_layout_step steps[SPLI_MAX_STEPS];
+    int n = spli_layout_path(&t->layout, to, steps);
+    if (n == 0) return spli_tensor_alias(t, to, t->ndim, t->local, t->strides, t->offset, out);
+    spl_tensor *now = t;
+    for (int i = 0; i < n; i++) {
+        spl_tensor *next = NULL;
+        spl_status status = take_step(now, steps[i].axis, &steps[i].layout, &next);
+        if (now != t) spl_tensor_release(now);
+        SPL_TRY(status);
+        now = next;
+    }
+    *out = now;
+    return spli_ok();
+}

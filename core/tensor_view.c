@@ -1,0 +1,144 @@
+/* tensor_view.c: other looks at the same memory, and the two conversions that may copy: contiguous and cast. */
+#include "tensor.h"
+#include "layout.h"
+#include <string.h>
+
+static spl_status dim_in_range(const spl_tensor *t, int dim) {
+    if (dim >= 0 && dim < t->ndim) return spli_ok();
+    return spli_error(SPL_EARG, "dimension %d was given; the tensor has dimensions 1 to %d", dim + 1, t->ndim);
+}
+
+spl_status spl_tensor_narrow(spl_tensor *t, int dim, int64_t start, int64_t length, spl_tensor **out) {
+    SPL_TRY(spli_tensor_usable(t, "the tensor"));
+    SPL_TRY(dim_in_range(t, dim));
+    if (t->mesh && spli_layout_sharded(&t->layout, dim))
+        return spli_error(SPL_EARG, "narrow was asked to cut dimension %d, which is sharded; redistribute it to replicate first", dim + 1);
+    if (start < 0 || length < 0 || start > t->local[dim] || length > t->local[dim] - start)
+        return spli_error(SPL_EARG, "narrow was asked for %lld elements from %lld of dimension %d, which has %lld", (long long)length,
+                          (long long)start + 1, dim + 1, (long long)t->local[dim]);
+    int64_t local[SPL_MAX_DIMS];
+    memcpy(local, t->local, sizeof local);
+    local[dim] = length;
+    spl_layout layout = t->layout;
+    layout.shape[dim] = length;
+    for (int a = 0; t->mesh && a < layout.naxes; a++) /* an axis of one rank may name the dimension; its unit need not fit now */
+        if (layout.axes[a].place == SPL_SHARD && layout.axes[a].dim == dim) layout.axes[a] = (spl_placement){0};
+    return spli_tensor_alias(t, t->mesh ? &layout : NULL, t->ndim, local, t->strides, t->offset + start * t->strides[dim], out);
+}
+
+spl_status spl_tensor_transpose(spl_tensor *t, int a, int b, spl_tensor **out) {
+    SPL_TRY(spli_tensor_usable(t, "the tensor"));
+    SPL_TRY(dim_in_range(t, a));
+    SPL_TRY(dim_in_range(t, b));
+    int64_t local[SPL_MAX_DIMS], strides[SPL_MAX_DIMS];
+    memcpy(local, t->local, sizeof local);
+    memcpy(strides, t->strides, sizeof strides);
+    local[a] = t->local[b], local[b] = t->local[a];
+    strides[a] = t->strides[b], strides[b] = t->strides[a];
+    spl_layout layout = t->layout;
+    layout.shape[a] = t->shape[b], layout.shape[b] = t->shape[a];
+    for (int x = 0; t->mesh && x < layout.naxes; x++) {
+        if (layout.axes[x].place != SPL_SHARD) continue;
+        if (layout.axes[x].dim == a) layout.axes[x].dim = b;
+        else if (layout.axes[x].dim == b) layout.axes[x].dim = a;
+    }
+    return spli_tensor_alias(t, t->mesh ? &layout : NULL, t->ndim, local, strides, t->offset, out);
+}
+
+spl_status spl_tensor_reshape(spl_tensor *t, int ndim, const int64_t *shape, spl_tensor **out) {
+    int64_t have = 1, want = 1, local[SPL_MAX_DIMS], strides[SPL_MAX_DIMS];
+    SPL_TRY(spli_tensor_usable(t, "the tensor"));
+    if (ndim < 0 || ndim > SPL_MAX_DIMS)
+        return spli_error(SPL_EARG, "reshape to %d dimensions was asked for; 0 to %d are possible", ndim, SPL_MAX_DIMS);
+    for (int d = 0; d < t->ndim; d++) have *= t->shape[d];
+    for (int d = 0; d < ndim; d++) {
+        if (shape[d] < 0) return spli_error(SPL_EARG, "reshape was given the size %lld; sizes are 0 or more", (long long)shape[d]);
+        SPL_TRY(spli_mul_size(want, shape[d], &want));
+        local[d] = shape[d];
+    }
+    if (have != want)
+        return spli_error(SPL_EARG, "reshape was given a shape of %lld elements for a tensor of %lld", (long long)want, (long long)have);
+    spl_layout layout;
+    if (t->mesh) { /* a sharded dimension survives whole: the same size with the same number of elements behind it */
+        layout = t->layout;
+        layout.ndim = ndim;
+        for (int d = 0; d < ndim; d++) layout.shape[d] = shape[d];
+        for (int a = 0; a < layout.naxes; a++) {
+            if (layout.axes[a].place != SPL_SHARD) continue;
+            int64_t behind = 1, after = 1;
+            int d, from = layout.axes[a].dim;
+            for (int i = from + 1; i < t->ndim; i++) behind *= t->shape[i];
+            for (d = ndim - 1; d >= 0 && !(after == behind && shape[d] == t->shape[from]); d--) after *= shape[d];
+            if (d < 0)
+                return spli_error(SPL_EARG, "reshape would break dimension %d, which axis '%s' shards; keep its size, or redistribute "
+                                  "it to replicate first", from + 1, layout.axis_name[a]);
+            layout.axes[a].dim = d;
+            local[d] = t->local[from];
+        }
+    }
+    if (!spli_tensor_dense(t)) { /* a view of a dense copy */
+        spl_tensor *dense;
+        SPL_TRY(spl_tensor_contiguous(t, &dense));
+        spl_status status = spl_tensor_reshape(dense, ndim, shape, out);
+        spl_tensor_release(dense);
+        return status;
+    }
+    for (int64_t d = ndim - 1, stride = 1; d >= 0; d--) {
+        strides[d] = stride;
+        stride *= local[d] > 0 ? local[d] : 1;
+    }
+    return spli_tensor_alias(t, t->mesh ? &layout : NULL, ndim, local, strides, t->offset, out);
+}
+
+spl_status spl_tensor_local(spl_tensor *t, spl_tensor **out) {
+    return spli_tensor_alias(t, NULL, t->ndim, t->local, t->strides, t->offset, out);
+}
+
+static spl_status like(spl_tensor *t, spl_dtype dtype, spl_tensor **out) {
+    spl_memory_category category = t->storage->category;
+    if (t->mesh) return spl_tensor_create(t->rt, t->mesh, &t->layout, dtype, category, out);
+    return spl_tensor_create_local(t->rt, t->ndim, t->local, dtype, out);
+}
+
+spl_status spl_tensor_contiguous(spl_tensor *t, spl_tensor **out) {
+    SPL_TRY(spli_tensor_usable(t, "the tensor"));
+    if (spli_tensor_dense(t)) {
+        spl_tensor_retain(t);
+        *out = t;
+        return spli_ok();
+    }
+    spl_tensor *dense;
+    SPL_TRY(like(t, t->dtype, &dense));
+    spl_box_args box = {.dtype = t->dtype, .ndim = t->ndim, .dst = spli_tensor_data(dense), .src = spli_tensor_data(t)};
+    for (int d = 0; d < t->ndim; d++) {
+        box.shape[d] = t->local[d];
+        box.src_strides[d] = t->strides[d];
+        box.dst_strides[d] = dense->strides[d];
+    }
+    spl_status status = spl_tensor_local_count(t) ? t->rt->backend->box(t->rt->backend_ctx, t->rt->compute, &box) : spli_ok();
+    if (status.code != SPL_OK) spl_tensor_release(dense);
+    else *out = dense;
+    return status;
+}
+
+spl_status spl_tensor_cast(spl_tensor *t, spl_dtype to, spl_tensor **out) {
+    spl_tensor *dense = NULL, *cast = NULL;
+    spl_status status = spli_ok();
+    SPL_TRY(spli_tensor_usable(t, "the tensor"));
+    if (t->dtype == to) {
+        spl_tensor_retain(t);
+        *out = t;
+        return spli_ok();
+    }
+    SPL_GO(spl_tensor_contiguous(t, &dense), done);
+    SPL_GO(like(t, to, &cast), done);
+    if (spl_tensor_local_count(t) > 0)
+        SPL_GO(t->rt->backend->cast(t->rt->backend_ctx, t->rt->compute, spli_tensor_data(cast), to, spli_tensor_data(dense), t->dtype,
+                                    spl_tensor_local_count(t)), done);
+    *out = cast;
+    cast = NULL;
+done:
+    spl_tensor_release(dense);
+    spl_tensor_release(cast);
+    return status;
+}
