@@ -63,9 +63,10 @@ pc() { pkg-config --exists $$1 2>/dev/null || { missing="$$missing $$2"; return 
 command -v $(firstword $(CC)) >/dev/null || missing="$$missing gcc"; \
 command -v pkg-config >/dev/null || missing="$$missing pkg-config"; \
 { \
-if pkg-config --exists ompi-c 2>/dev/null; then pc ompi-c libopenmpi-dev MPI; \
-elif mpicc --showme:compile >/dev/null 2>&1; then \
+if pkg-config --exists ompi-c 2>/dev/null; then pc ompi-c libopenmpi-dev MPI; echo "OPENMPI := 1"; \
+elif mpicc --showme:compile >/dev/null 2>&1; then echo "OPENMPI := 1"; \
     echo "MPI_CFLAGS := $$(mpicc --showme:compile)"; echo "MPI_LIBS := $$(mpicc --showme:link)"; \
+elif pkg-config --exists mpich 2>/dev/null; then pc mpich libmpich-dev MPI; echo "OPENMPI := 0"; \
 else missing="$$missing libopenmpi-dev"; fi; \
 pc lua5.4 liblua5.4-dev LUA; pc libedit libedit-dev EDIT; pc libpcre2-8 libpcre2-dev PCRE; pc jansson libjansson-dev JANSSON; \
 multi=$$($(CC) -print-multiarch 2>/dev/null || true); blas=/usr/lib/$$multi/openblas-openmp; \
@@ -75,7 +76,8 @@ if [ -e $$blas/libopenblas.so ]; then \
 else pc openblas libopenblas-openmp-dev BLAS; fi; \
 if pkg-config --exists libxsmm libxsmmnoblas 2>/dev/null; then \
     echo "XSMM_CFLAGS := -DSPL_HAVE_XSMM"; echo "XSMM_LIBS := -lxsmm -lxsmmnoblas -lpthread -lrt -ldl"; \
-else echo "XSMM_CFLAGS :="; echo "XSMM_LIBS :="; fi; \
+    echo "XSMM_NOTE := $$(pkg-config --modversion libxsmm)"; \
+else echo "XSMM_CFLAGS :="; echo "XSMM_LIBS :="; echo "XSMM_NOTE := not found when this was built; not needed"; fi; \
 nvcc=$$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true); \
 if [ -n "$$nvcc" ]; then \
     echo "CUDA_NOTE := CUDA $$($$nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') found: $$nvcc; not needed"; \
@@ -128,12 +130,14 @@ $(OBJ)/gen/%.o: $(GEN)/%.c $(own)
 $(OBJ)/tests/unit/%.o: tests/unit/%.c $(own)
 	$(call compile,-Icore $(MPI_CFLAGS) $(JANSSON_CFLAGS))
 
-$(OBJ)/lua/lruntime.o: $(GEN)/build.h
+$(OBJ)/lua/linfo.o $(OBJ)/lua/launch.o $(OBJ)/lua/paths.o: $(GEN)/build.h
 
 # What was found at build time, for `spl info`.
 $(GEN)/build.h: $(BUILD)/config.mk $(own)
 	@mkdir -p $(@D)
 	@{ echo '#define LSPL_BUILD_CUDA "$(CUDA_NOTE)"'; \
+	   echo '#define LSPL_BUILD_XSMM "$(XSMM_NOTE)"'; \
+	   echo '#define LSPL_BUILD_OPENMPI $(OPENMPI)'; \
 	   echo '#define LSPL_BUILD_COMPILER "$(shell $(CC) --version 2>/dev/null | head -n1)"'; \
 	   echo '#define LSPL_BUILD_FLAGS "$(strip $(CFLAGS) -march=$(MARCH))"'; \
 	   echo '#define LSPL_BUILD_PREFIX "$(PREFIX)"'; } > $@

@@ -51,6 +51,10 @@ void spl_runtime_abort(spl_runtime *rt, int exit_code);
 int spl_rank(const spl_runtime *rt);
 int spl_size(const spl_runtime *rt);
 int spl_threads(const spl_runtime *rt);
+/* [local] What the ranks run on, in words (describe.c): "cpu"; device and kernel choices in one line; the MPI library. */
+const char *spl_backend_name(const spl_runtime *rt);
+const char *spl_backend_describe(const spl_runtime *rt);
+void spl_describe_mpi(char *out, size_t n);
 /* [collective] */
 spl_status spl_barrier(spl_runtime *rt);
 /* [collective] Control data over the world, host memory: in place, n doubles; op '+' or '>' (max) or '<' (min). Not counted. */

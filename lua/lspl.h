@@ -88,6 +88,7 @@ double *lspl_read_doubles(lua_State *L, spl_tensor *t);
 /* Each adds its functions to the table `spl` on top of the stack. */
 void lspl_open_error(lua_State *L);
 void lspl_open_runtime(lua_State *L);  /* rank size barrier counters ... (lruntime.c) */
+void lspl_open_info(lua_State *L);     /* spl.facts: the machine and the build (linfo.c) */
 void lspl_open_mesh(lua_State *L);
 void lspl_open_layout(lua_State *L);
 void lspl_open_tensor(lua_State *L);

@@ -1,0 +1,20 @@
+/* describe.c: what a runtime runs on, in words, for headers of benchmarks and `spl info`. */
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+#include "runtime.h"
+
+const char *spl_backend_name(const spl_runtime *rt) {
+    return rt->backend->name;
+}
+
+const char *spl_backend_describe(const spl_runtime *rt) {
+    return rt->backend->describe(rt->backend_ctx);
+}
+
+void spl_describe_mpi(char *out, size_t n) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+    if (MPI_Get_library_version(version, &length) != MPI_SUCCESS) version[0] = 0; /* legal before MPI_Init */
+    snprintf(out, n, "%.*s", (int)strcspn(version, ",\n"), version);
+}

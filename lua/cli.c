@@ -1,0 +1,173 @@
+/* cli.c: the command line of spl: commands, their options, and what is wrong with those that are not. */
+#include "cli.h"
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "lspl.h"
+
+const char lspl_usage[] =
+    "spl " SPL_VERSION ": sequence-parallel transformers, driven by Lua scripts that run once per rank\n"
+    "\n"
+    "  spl run [-n RANKS] [options] SCRIPT [ARGS]   run a script (a path or a shipped name)\n"
+    "  spl test [-n RANKS] [busted arguments]       run specs with busted inside the host\n"
+    "  spl info                                     what this machine and this build offer\n"
+    "  spl help [TOPIC]                             a command, or a function of the Lua API\n"
+    "  spl version\n"
+    "\n"
+    "`spl COMMAND --help` tells more. Exit codes: 0 good; 1 the script failed or a result is wrong; 2 the command line is\n"
+    "wrong; 3 the environment lacks something; 4 ranks disagreed or stalled.\n";
+
+#define HOST_OPTIONS \
+    "  -n RANKS               start mpirun with this many ranks (without it: one rank, or mpirun's)\n" \
+    "  --backend cpu|null     where tensors live; null counts shapes and bytes and computes nothing (default cpu)\n" \
+    "  --timeout SECONDS      give up when ranks make no progress for so long (default 60)\n" \
+    "  --check-collectives    ranks agree on each collective before data moves\n" \
+    "  --threads N            threads of each rank (default: its share of the cores)\n"
+
+const lspl_command lspl_commands[] = {
+    {"run",
+     "usage: spl run [options] SCRIPT [ARGS]\n\n"
+     "Runs SCRIPT, a path or a shipped name with or without .lua, once per rank. Under mpirun this process is one rank.\n\n"
+     HOST_OPTIONS
+     "  --no-strict            let undefined globals read as nil\n\n"
+     "These may stand after SCRIPT too; what follows `--` is left to the script. `spl run SCRIPT --help` shows its own.\n",
+     1, NULL},
+    {"test",
+     "usage: spl test [options] [busted arguments]\n\n"
+     "Runs busted specs (default: tests/lua, or tests/mpi on more than one rank) inside the host. On several ranks all of\n"
+     "them run the same tests, and a failure on any rank is a failure on all.\n\n" HOST_OPTIONS,
+     0, "spl.test"},
+    {"info", "usage: spl info\n\nPrints version, machine, libraries and the choices made from them.\n", 0, "spl.info"},
+    {"help", "usage: spl help [TOPIC]\n\nTOPIC is a command, or a function of the Lua API such as `block` or `mesh.parse`.\n", 0, "spl.help"},
+    {"version", "usage: spl version\n", 0, NULL},
+    {NULL, NULL, 0, NULL}};
+
+static const char *const host_options[] = {"-n", "--backend", "--timeout", "--check-collectives", "--threads", "--no-strict",
+                                           "--help", NULL};
+
+const lspl_command *lspl_find_command(const char *name) {
+    for (const lspl_command *c = lspl_commands; c->name; c++) {
+        if (strcmp(c->name, name) == 0) return c;
+    }
+    return NULL;
+}
+
+const char *lspl_nearest_command(const char *name) {
+    const char *names[sizeof lspl_commands / sizeof *lspl_commands];
+    int i = 0;
+    for (; lspl_commands[i].name; i++) names[i] = lspl_commands[i].name;
+    names[i] = NULL;
+    return lspl_nearest(name, names);
+}
+
+typedef struct reader { /* the arguments, and where we are */
+    int argc, at;
+    char **argv;
+    char *message;
+    size_t n;
+} reader;
+
+/* 1 when argv[at] is `name VALUE` or `name=VALUE` (or -nVALUE); *value NULL: it is missing. Moves past it. */
+static int option_value(reader *r, const char *name, const char **value) {
+    const char *given = r->argv[r->at];
+    size_t length = strlen(name);
+    if (strncmp(given, name, length)) return 0;
+    if (given[length] == 0) {
+        *value = r->at + 1 < r->argc ? r->argv[r->at + 1] : NULL;
+        r->at += *value ? 2 : 1;
+        return 1;
+    }
+    int short_form = name[1] != '-' && given[length] >= '0' && given[length] <= '9';
+    if (given[length] != '=' && !short_form) return 0;
+    *value = given + length + (given[length] == '=');
+    r->at++;
+    return 1;
+}
+
+static int positive_int(reader *r, const char *option, const char *value, int *out) {
+    char *end = NULL;
+    errno = 0;
+    long v = value ? strtol(value, &end, 10) : 0;
+    if (value && *value && !*end && !errno && v >= 1 && v <= 1000000) {
+        *out = (int)v;
+        return 1;
+    }
+    snprintf(r->message, r->n, "%s needs a whole number from 1 on, got %s%s%s", option, value ? "'" : "nothing",
+             value ? value : "", value ? "'" : "");
+    return -1;
+}
+
+static int seconds(reader *r, const char *value, double *out) {
+    char *end = NULL;
+    double v = value ? strtod(value, &end) : 0;
+    if (value && *value && !*end && isfinite(v) && v > 0) {
+        *out = v;
+        return 1;
+    }
+    snprintf(r->message, r->n, "--timeout needs a number of seconds above 0, got %s%s%s", value ? "'" : "nothing",
+             value ? value : "", value ? "'" : "");
+    return -1;
+}
+
+static int backend_name(reader *r, const char *value, const char **out) {
+    if (value && (strcmp(value, "cpu") == 0 || strcmp(value, "null") == 0 || strcmp(value, "ref") == 0)) {
+        *out = value;
+        return 1;
+    }
+    snprintf(r->message, r->n, "--backend takes cpu or null, got %s%s%s", value ? "'" : "nothing", value ? value : "",
+             value ? "'" : "");
+    return -1;
+}
+
+/* 1: an option of the host was read; 0: not one of ours; -1: it is wrong. */
+static int host_option(reader *r, lspl_options *out) {
+    const char *value, *given = r->argv[r->at];
+    if (option_value(r, "-n", &value)) return positive_int(r, "-n", value, &out->ranks);
+    if (option_value(r, "--threads", &value)) return positive_int(r, "--threads", value, &out->threads);
+    if (option_value(r, "--timeout", &value)) return seconds(r, value, &out->timeout);
+    if (option_value(r, "--backend", &value)) return backend_name(r, value, &out->backend);
+    if (strcmp(given, "--check-collectives") == 0) return r->at++, out->check_collectives = 1;
+    if (strcmp(given, "--no-strict") == 0) return r->at++, out->strict = 0, 1;
+    return 0;
+}
+
+static int unknown_option(reader *r, const char *command) {
+    const char *near = lspl_nearest(r->argv[r->at], host_options);
+    snprintf(r->message, r->n, "unknown option '%s' of `spl %s`%s%s%s", r->argv[r->at], command, near ? "; did you mean '" : "",
+             near ? near : "", near ? "'?" : "; see `spl run --help`");
+    return 2;
+}
+
+int lspl_parse_command(const lspl_command *command, int argc, char **argv, char **args, lspl_options *out, int *help,
+                       char *message, size_t n) {
+    reader r = {.argc = argc, .argv = argv, .message = message, .n = n};
+    *out = (lspl_options){.command = command->name, .module = command->module, .args = args, .strict = command->takes_script};
+    *help = 0;
+    int raw = 0; /* after `--` everything is the script's */
+    while (r.at < argc) {
+        char *given = argv[r.at];
+        int waiting = command->takes_script && !out->script;
+        if (!raw) {
+            int took = host_option(&r, out);
+            if (took < 0) return 2;
+            if (took) continue;
+            if (strcmp(given, "--") == 0 && (!waiting || r.at + 1 < argc)) {
+                raw = 1, r.at++;
+                continue;
+            }
+            if ((waiting || !command->takes_script) && (!strcmp(given, "--help") || !strcmp(given, "-h"))) return *help = 1, 0;
+            if (waiting && given[0] == '-') return unknown_option(&r, command->name);
+        }
+        if (waiting) out->script = given;
+        else args[out->nargs++] = given;
+        r.at++;
+    }
+    args[out->nargs] = NULL;
+    if (command->takes_script && !out->script) {
+        snprintf(message, n, "`spl %s` needs a script: a path or a shipped name, such as sp_forward.lua", command->name);
+        return 2;
+    }
+    return 0;
+}

@@ -1,0 +1,313 @@
+/* host.c: one lua_State and one runtime a rank. How a run begins, how it is interrupted, and how all ranks end together.
+ *
+ * The order at the end: collect garbage, so that failing finalizers count; tell the other ranks how this one ended and learn
+ * how they did (the lowest failing rank prints the cause); when all have ended, lua_close, agree once more about finalizers
+ * that failed while closing, close the runtime; when some have not, end the job. */
+#include "host.h"
+#include <lauxlib.h>
+#include <lualib.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "embed.h"
+#include "launch.h"
+#include "lspl.h"
+
+/* A signal arrives at the process, so this one pointer must be reachable without arguments. Set while a script runs. */
+static lspl_host *volatile signal_target;
+
+lspl_host *lspl_host_of(lua_State *L) {
+    return *(lspl_host **)lua_getextraspace(L); /* coroutines inherit it */
+}
+
+int lspl_finalizing(lua_State *L) {
+    return lua_gc(L, LUA_GCISRUNNING) == -1; /* the collector refuses every call while it runs finalizers */
+}
+
+void lspl_host_blame_finalizer(lspl_host *host, const char *message) {
+    if (host->finalizer_failed) return; /* the first cause */
+    host->finalizer_failed = 1;
+    snprintf(host->finalizer_message, sizeof host->finalizer_message, "%s", message);
+}
+
+/* ---- interrupts and os.exit: an error that a script's pcall cannot swallow, since the hook raises it again ---- */
+
+static void insist(lua_State *L, lua_Debug *frame) {
+    (void)frame;
+    lspl_host *host = lspl_host_of(L);
+    lua_sethook(L, insist, LUA_MASKCOUNT, 1);
+    if (host->leaving) lspl_raisef(L, SPL_EINTERRUPT, "os.exit(%d)", host->leave_code);
+    lspl_raisef(L, SPL_EINTERRUPT, "interrupted by %s", host->signal == SIGTERM ? "SIGTERM" : "SIGINT");
+}
+
+static void on_signal(int number) {
+    lspl_host *host = signal_target;
+    if (!host) return;
+    host->signal = number;
+    lua_sethook(host->L, insist, LUA_MASKCOUNT, 1);
+}
+
+static void watch_signals(lspl_host *host) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = host ? on_signal : SIG_DFL;
+    action.sa_flags = SA_RESTART | (int)SA_RESETHAND; /* the second one ends the process at once */
+    sigemptyset(&action.sa_mask);
+    if (host) signal_target = host;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    if (!host) signal_target = NULL;
+}
+
+/* spl.leave(code), what os.exit becomes: unwinds to the host, which ends all ranks in order. */
+static int leave(lua_State *L) {
+    lspl_host *host = lspl_host_of(L);
+    int code = 0;
+    if (lua_isboolean(L, 1)) code = lua_toboolean(L, 1) ? 0 : 1;
+    else if (!lua_isnoneornil(L, 1)) code = (int)luaL_checkinteger(L, 1) & 255;
+    host->leaving = 1;
+    host->leave_code = code;
+    lua_sethook(host->L, insist, LUA_MASKCOUNT, 1);
+    insist(L, NULL);
+    return 0;
+}
+
+/* ---- warnings: Lua swallows errors of finalizers into these ---- */
+
+static void on_warning(void *ud, const char *piece, int more) {
+    lspl_host *host = ud;
+    size_t used = strlen(host->warning);
+    snprintf(host->warning + used, sizeof host->warning - used, "%s", piece);
+    if (more) return;
+    if (strncmp(host->warning, "error in __gc", 13) == 0) {
+        int noted = host->finalizer_note[0] && strstr(host->warning, "not a string");
+        char message[sizeof host->warning + 32];
+        snprintf(message, sizeof message, "a finalizer failed: %s", noted ? host->finalizer_note : host->warning);
+        lspl_host_blame_finalizer(host, message);
+        host->finalizer_note[0] = 0;
+    } else if (host->warning[0] && host->warning[0] != '@') {
+        fflush(stdout);
+        fprintf(stderr, "spl: rank %d: warning: %s\n", host->runtime ? spl_rank(host->runtime) : 0, host->warning);
+    }
+    host->warning[0] = 0;
+}
+
+/* ---- running ---- */
+
+static void open_bindings(lua_State *L) {
+    static void (*const openers[])(lua_State *) = {
+        lspl_open_error, lspl_open_runtime, lspl_open_info, lspl_open_mesh, lspl_open_layout, lspl_open_tensor, lspl_open_ops,
+        lspl_open_block, lspl_open_reference, lspl_open_safetensors, lspl_open_regex};
+    lua_newtable(L);
+    for (size_t i = 0; i < sizeof openers / sizeof *openers; i++) openers[i](L);
+    lua_pushcfunction(L, leave);
+    lua_setfield(L, -2, "leave");
+}
+
+static void load_embedded(lua_State *L, const char *path) {
+    for (const lspl_embedded *f = lspl_embedded_files; f->path; f++) {
+        if (strcmp(f->path, path)) continue;
+        lua_pushfstring(L, "@%s", path);
+        if (luaL_loadbufferx(L, (const char *)f->bytes, f->size, lua_tostring(L, -1), "t") != LUA_OK) lspl_rethrow(L);
+        lua_remove(L, -2);
+        return;
+    }
+    lspl_raisef(L, SPL_EINTERNAL, "the file '%s' is not inside this program", path);
+}
+
+/* Message handler: writes the cause into the host while the stack still stands. */
+static int note_cause(lua_State *L) {
+    lspl_host *host = lspl_host_of(L);
+    if (host->leaving) return 1;
+    int quiet = 0; /* a wrong command line or a missing program is not explained by a traceback */
+    if (lspl_is_error(L, 1)) {
+        lua_getfield(L, 1, "exit");
+        lua_Integer code = lua_tointeger(L, -1);
+        quiet = code == 2 || code == 3;
+        lua_getfield(L, 1, "message");
+        luaL_tolstring(L, -1, NULL);
+    } else if (lua_type(L, 1) == LUA_TSTRING || luaL_getmetafield(L, 1, "__tostring") != LUA_TNIL) {
+        luaL_tolstring(L, 1, NULL);
+    } else {
+        lua_pushfstring(L, "the error is a %s value, not a message", luaL_typename(L, 1));
+    }
+    int message = lua_gettop(L);
+    if (!quiet) luaL_traceback(L, L, NULL, 1);
+    snprintf(host->cause, sizeof host->cause, "%s%s%s", lua_tostring(L, message), quiet ? "" : "\n",
+             quiet ? "" : lua_tostring(L, -1));
+    lua_settop(L, 1);
+    return 1;
+}
+
+static void push_arg_table(lua_State *L, const lspl_options *o) {
+    lua_createtable(L, o->nargs, 1);
+    lua_pushstring(L, o->script ? o->script : "spl");
+    lua_rawseti(L, -2, 0);
+    for (int i = 0; i < o->nargs; i++) {
+        lua_pushstring(L, o->args[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setglobal(L, "arg");
+}
+
+/* Runs protected. Stack: options as light userdata. */
+static int run_script(lua_State *L) {
+    const lspl_options *o = lua_touserdata(L, 1);
+    luaL_openlibs(L);
+    push_arg_table(L, o);
+    load_embedded(L, "spl/boot.lua");
+    open_bindings(L);
+    lua_pushstring(L, o->script);
+    lua_pushboolean(L, o->strict);
+    lua_call(L, 3, 0);
+    if (o->script) {
+        if (luaL_loadfilex(L, o->script, "t") != LUA_OK) {
+            spl_status s = {.code = SPL_EARG, .rank = -1};
+            snprintf(s.message, sizeof s.message, "%s", lua_tostring(L, -1));
+            return lspl_raise(L, &s);
+        }
+    } else {
+        lua_getglobal(L, "require");
+        lua_pushstring(L, o->module);
+        lua_call(L, 1, 1);
+        lua_getfield(L, -1, "main");
+        lua_remove(L, -2);
+    }
+    for (int i = 0; i < o->nargs; i++) lua_pushstring(L, o->args[i]);
+    lua_call(L, o->nargs, 0);
+    return 0;
+}
+
+static int exit_code_of_error(lua_State *L) {
+    if (!lspl_is_error(L, -1)) return 1;
+    lua_getfield(L, -1, "exit");
+    lua_Integer code = lua_tointeger(L, -1);
+    lua_pop(L, 1);
+    return code >= 1 && code <= 4 ? (int)code : 1;
+}
+
+/* Opens the state and runs; the exit code this rank would end with by itself. host->cause says why it is not 0. */
+static int run_protected(lspl_host *host) {
+    lua_State *L = host->L;
+    lua_setwarnf(L, on_warning, host);
+    lua_pushcfunction(L, note_cause);
+    lua_pushcfunction(L, run_script);
+    lua_pushlightuserdata(L, (void *)host->options);
+    int failed = lua_pcall(L, 1, 0, 1);
+    lua_sethook(L, NULL, 0, 0);
+    int code = host->leaving ? host->leave_code : failed ? exit_code_of_error(L) : 0;
+    if (failed && !host->leaving && !host->cause[0]) snprintf(host->cause, sizeof host->cause, "not enough memory for Lua");
+    lua_settop(L, 0);
+    lua_gc(L, LUA_GCCOLLECT);
+    lua_gc(L, LUA_GCCOLLECT); /* what the first one's finalizers let go */
+    if (code == 0 && host->finalizer_failed) {
+        snprintf(host->cause, sizeof host->cause, "%s", host->finalizer_message);
+        code = 1;
+    }
+    return code;
+}
+
+static void say(const lspl_host *host) {
+    if (!host->cause[0]) return;
+    int marks = getenv(LSPL_LAUNCHER_MARK) != NULL; /* then the launcher holds it back until the end */
+    char text[LSPL_TEXT_BYTES + 64]; /* in one write, so that nothing of another rank gets between */
+    snprintf(text, sizeof text, marks ? "%cspl: rank %d: %s\n%c" : "%.0sspl: rank %d: %s\n", LSPL_CAUSE_BEGIN,
+             spl_rank(host->runtime), host->cause, LSPL_CAUSE_END);
+    fflush(stdout);
+    fputs(text, stderr);
+    fflush(stderr);
+}
+
+static lua_State *new_state(lspl_host *host) {
+    lua_State *L = luaL_newstate();
+    if (L) *(lspl_host **)lua_getextraspace(L) = host;
+    return L;
+}
+
+/* All ranks are here. Finalizers that failed while the state closed still make the run fail. */
+static int close_together(lspl_host *host, int code) {
+    int failed_before = host->finalizer_failed;
+    lua_close(host->L);
+    host->L = NULL;
+    int size = spl_size(host->runtime), rank = spl_rank(host->runtime);
+    if (code == 0) {
+        double lowest = host->finalizer_failed && !failed_before ? rank : size;
+        spl_status s = spl_agree_doubles(host->runtime, &lowest, 1, '<');
+        if (s.code == SPL_OK && lowest < size) code = 1;
+        if (s.code == SPL_OK && lowest == rank) {
+            snprintf(host->cause, sizeof host->cause, "%s", host->finalizer_message);
+            say(host);
+        }
+    }
+    int leaked = 0;
+    spl_status s = spl_runtime_close(host->runtime, &leaked);
+    if (code == 0 && (s.code != SPL_OK || leaked)) {
+        if (leaked) fprintf(stderr, "spl: rank %d: %d objects were never released: a fault of spl itself\n", rank, leaked);
+        else fprintf(stderr, "spl: rank %d: %s\n", rank, s.message);
+        code = 1;
+    }
+    return code;
+}
+
+/* Rank and size of a job without memory come from the launcher too: nothing moves, so no MPI is needed. */
+static spl_status open_runtime(lspl_host *host) {
+    const lspl_options *o = host->options;
+    spl_runtime_config config = {.timeout = o->timeout, .threads = o->threads, .interrupt = &host->signal,
+                                 .check_collectives = o->check_collectives};
+    if (o->backend) {
+        config.backend = spli_backend_find(o->backend);
+        if (!config.backend) return spli_error(SPL_EENV, "no backend '%s' in this program; there are cpu and null", o->backend);
+        if (!config.backend->has_memory && !lspl_launched(&config.dry_rank, &config.dry_size)) config.dry_size = 1;
+    }
+    return spl_runtime_open(&config, &host->runtime);
+}
+
+static int run_host(lspl_host *host) {
+    spl_status s = open_runtime(host);
+    if (s.code != SPL_OK) {
+        int rank = 0, size = 1;
+        lspl_launched(&rank, &size);
+        fprintf(stderr, "spl: rank %d: %s\n", rank, s.message);
+        return spl_exit_code(s.code);
+    }
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* a line at a time, also when mpirun holds the other end */
+    int code = 1, speak = 0, worst = 1, all = 0;
+    host->L = new_state(host);
+    if (!host->L) {
+        snprintf(host->cause, sizeof host->cause, "not enough memory for Lua");
+        code = 1;
+    } else {
+        watch_signals(host);
+        code = run_protected(host);
+    }
+    fflush(stdout);
+    spl_runtime_finish(host->runtime, code, 1.0, &speak, &worst, &all);
+    if (speak && code) say(host);
+    if (!all || !host->L) spl_runtime_abort(host->runtime, worst);
+    watch_signals(NULL);
+    return close_together(host, worst);
+}
+
+int lspl_host_run(const lspl_options *options) {
+    lspl_host *host = calloc(1, sizeof *host);
+    if (!host) return 1;
+    host->options = options;
+    int code = run_host(host);
+    free(host);
+    return code;
+}
+
+int lspl_host_call(const char *module, char **args, int nargs) {
+    lspl_options options = {.command = "help", .module = module, .args = args, .nargs = nargs};
+    lspl_host *host = calloc(1, sizeof *host);
+    int code = 1;
+    if (host) host->options = &options, host->L = new_state(host);
+    if (host && host->L) {
+        code = run_protected(host);
+        if (code && host->cause[0]) fprintf(stderr, "spl: %s\n", host->cause);
+        lua_close(host->L);
+    }
+    free(host);
+    return code;
+}

@@ -1,0 +1,63 @@
+/* host.h: inside of the host: one lua_State and one runtime a rank, and how a run of a script begins and ends. */
+#ifndef LSPL_HOST_H
+#define LSPL_HOST_H
+#include <lua.h>
+#include "spl.h"
+
+typedef struct lspl_options { /* of `spl run` and its relatives, as the command line gave them */
+    const char *command;
+    int ranks;              /* -n; 0: not given */
+    const char *backend;    /* NULL: cpu */
+    double timeout;         /* 0: the runtime's own */
+    int check_collectives;
+    int threads;            /* 0: this rank's share */
+    int strict;             /* reading an undefined global is an error */
+    const char *script;     /* resolved path, or NULL for a module */
+    const char *module;     /* embedded module whose function `main` is the script */
+    char **args;            /* what the script gets, args[nargs] == NULL */
+    int nargs;
+} lspl_options;
+
+enum { LSPL_TEXT_BYTES = 8192 };
+
+typedef struct lspl_host {
+    const lspl_options *options;
+    spl_runtime *runtime; /* NULL: a state without ranks (help) */
+    lua_State *L;
+    volatile int signal;  /* SIGINT or SIGTERM when it came; also what waits in core look at */
+    int leaving;          /* the script called os.exit */
+    int leave_code;
+    int finalizer_failed;
+    char finalizer_message[SPL_MESSAGE_BYTES];
+    char finalizer_note[SPL_MESSAGE_BYTES]; /* the last error of spl raised in a finalizer: Lua's warning only says `not a string` */
+    char warning[SPL_MESSAGE_BYTES]; /* pieces of a warning on their way */
+    char cause[LSPL_TEXT_BYTES];     /* why the run failed: message and traceback */
+} lspl_host;
+
+/* [collective] Runs the script or module; returns the exit code of the job. */
+int lspl_host_run(const lspl_options *options);
+/* [local] Calls `main` of an embedded module in a state without runtime (help). */
+int lspl_host_call(const char *module, char **args, int nargs);
+
+lspl_host *lspl_host_of(lua_State *L);
+/* 1 inside a finalizer, or while the state is closing. */
+int lspl_finalizing(lua_State *L);
+/* The run fails in the end with this message, even if Lua or the script swallows the error. */
+void lspl_host_blame_finalizer(lspl_host *host, const char *message);
+
+/* lerror.c */
+int lspl_is_error(lua_State *L, int index);
+int lspl_rethrow(lua_State *L); /* raises the value on top as it is */
+
+/* paths.c: where things lie. All return 1 when found. */
+int lspl_find_script(const char *name, char *out, size_t n);
+/* The shipped name nearest to `name`, or "" */
+void lspl_nearest_script(const char *name, char *out, size_t n);
+int lspl_own_path(char *out, size_t n);
+
+/* launch.c: starts mpirun with this same program. Returns the job's exit code. */
+int lspl_launch(const lspl_options *options);
+/* Rank and size that a launcher's environment says, 1 when there is one. */
+int lspl_launched(int *rank, int *size);
+
+#endif

@@ -1,0 +1,246 @@
+/* launch.c: `spl run -n N`: starts mpirun with this same program and passes on what comes out of it.
+ *
+ * mpirun is asked to be quiet, so its own notices never hide a script's error. Its standard error comes through a pipe: ranks
+ * put the cause of a failure between the marks CAUSE_BEGIN and CAUSE_END (see host.c), and that is held back and printed when
+ * the job has ended: once, and last. Everything else passes through at once. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "build.h"
+#include "host.h"
+#include "launch.h"
+
+static int number_in(const char *name, int *out) {
+    const char *text = getenv(name);
+    if (!text || !*text) return 0;
+    *out = atoi(text);
+    return 1;
+}
+
+int lspl_launched(int *rank, int *size) {
+    static const char *const ranks[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+    static const char *const sizes[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"};
+    for (int i = 0; i < 3; i++) {
+        if (!number_in(ranks[i], rank)) continue;
+        *size = 1;
+        for (int j = 0; j < 3 && !number_in(sizes[j], size); j++) {}
+        return 1;
+    }
+    return 0;
+}
+
+static int on_path(const char *program) {
+    const char *path = getenv("PATH");
+    while (path && *path) {
+        size_t n = strcspn(path, ":");
+        char file[4096];
+        snprintf(file, sizeof file, "%.*s/%s", (int)n, path, program);
+        if (access(file, X_OK) == 0) return 1;
+        path += n + (path[n] == ':');
+    }
+    return 0;
+}
+
+/* ---- the command line of mpirun ---- */
+
+typedef struct words {
+    char **v;
+    int n;
+    char number[4][32]; /* numbers as text */
+    int numbers;
+} words;
+
+static void add(words *w, const char *word) {
+    w->v[w->n++] = (char *)word;
+}
+
+static void add_number(words *w, const char *option, double value) {
+    char *text = w->number[w->numbers++];
+    snprintf(text, sizeof w->number[0], "%.15g", value);
+    add(w, option);
+    add(w, text);
+}
+
+static void build_command(words *w, const lspl_options *o, const char *own) {
+    add(w, "mpirun");
+    add_number(w, "-n", o->ranks);
+    if (LSPL_BUILD_OPENMPI) { /* more ranks than cores is a choice, and threads find their cores by themselves */
+        add(w, "--quiet");
+        add(w, "--oversubscribe");
+        add(w, "--bind-to");
+        add(w, "none");
+        add(w, "-x");
+        add(w, LSPL_LAUNCHER_MARK);
+    }
+    add(w, own);
+    add(w, o->command);
+    if (o->backend) add(w, "--backend"), add(w, o->backend);
+    if (o->timeout > 0) add_number(w, "--timeout", o->timeout);
+    if (o->threads > 0) add_number(w, "--threads", o->threads);
+    if (o->check_collectives) add(w, "--check-collectives");
+    if (o->script && !o->strict) add(w, "--no-strict");
+    if (o->script) add(w, o->script);
+    add(w, "--");
+    for (int i = 0; i < o->nargs; i++) add(w, o->args[i]);
+    add(w, NULL);
+}
+
+/* ---- passing on what mpirun prints ---- */
+
+typedef struct outlet {
+    int holding;               /* between the marks */
+    char *held[2];             /* [0] the cause kept (of the lowest rank), [1] the one being read */
+    size_t used;
+} outlet;
+
+static int rank_of_cause(const char *text) {
+    int rank = -1;
+    return text && sscanf(text, "spl: rank %d", &rank) == 1 ? rank : 1 << 30;
+}
+
+static void hold(outlet *o, char c) {
+    if (!o->held[1]) o->held[1] = malloc(LSPL_TEXT_BYTES + 128), o->used = 0;
+    if (!o->held[1] || o->used + 2 > LSPL_TEXT_BYTES + 128) return;
+    o->held[1][o->used++] = c;
+    o->held[1][o->used] = 0;
+}
+
+static void keep_lowest(outlet *o) {
+    if (!o->held[1]) return;
+    int better = !o->held[0] || rank_of_cause(o->held[1]) < rank_of_cause(o->held[0]);
+    if (better) {
+        free(o->held[0]);
+        o->held[0] = o->held[1];
+    } else free(o->held[1]);
+    o->held[1] = NULL;
+}
+
+static void pass_on(outlet *o, const char *bytes, size_t n) {
+    for (size_t i = 0; i < n;) {
+        if (o->holding) {
+            if (bytes[i] == LSPL_CAUSE_END) o->holding = 0, keep_lowest(o);
+            else hold(o, bytes[i]);
+            i++;
+            continue;
+        }
+        const char *mark = memchr(bytes + i, LSPL_CAUSE_BEGIN, n - i);
+        size_t plain = mark ? (size_t)(mark - bytes) - i : n - i;
+        fwrite(bytes + i, 1, plain, stderr); /* unbuffered */
+        i += plain;
+        if (mark) o->holding = 1, i++;
+    }
+}
+
+/* ---- signals: the terminal sends them to mpirun too, others are forwarded ---- */
+
+static volatile sig_atomic_t child_pid, interrupted; /* a handler has no arguments of ours */
+
+static void forward(int number, siginfo_t *info, void *context) {
+    (void)context;
+    interrupted = number;
+    if (info->si_code != SI_KERNEL && child_pid > 0) kill((pid_t)child_pid, number);
+}
+
+static void watch_signals(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_sigaction = forward;
+    action.sa_flags = SA_SIGINFO;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+static pid_t start(char **argv, int err[2]) {
+    pid_t parent = getpid(), pid = fork();
+    if (pid != 0) return pid;
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* nothing is left behind when this process is killed */
+    if (getppid() != parent) _exit(1);
+    dup2(err[1], STDERR_FILENO);
+    close(err[0]);
+    close(err[1]);
+    execvp(argv[0], argv);
+    fprintf(stderr, "spl: cannot start mpirun: %s\n", strerror(errno));
+    _exit(127);
+}
+
+/* Passes on until mpirun has ended; its wait status. */
+static int attend(pid_t pid, int from, outlet *o) {
+    char bytes[8192];
+    int status = 0, ended = 0;
+    for (;;) {
+        struct pollfd p = {.fd = from, .events = POLLIN};
+        int ready = poll(&p, 1, ended ? 0 : 100);
+        if (ready > 0) {
+            ssize_t n = read(from, bytes, sizeof bytes);
+            if (n > 0) {
+                pass_on(o, bytes, (size_t)n);
+                continue;
+            }
+            if (n == 0 || errno != EINTR) break;
+        } else if (ended) return status;
+        if (!ended) ended = waitpid(pid, &status, WNOHANG) == pid;
+    }
+    while (!ended && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    return status;
+}
+
+static int exit_code(int status, const outlet *o) {
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (interrupted) {
+        if (!o->held[0]) fprintf(stderr, "spl: interrupted by %s\n", interrupted == SIGTERM ? "SIGTERM" : "SIGINT");
+        return 1;
+    }
+    if (code == 127) return 3;
+    if (code > 128 && !o->held[0]) {
+        int number = code - 128;
+        fprintf(stderr, "spl: a rank was ended by signal %d (%s)%s\n", number, strsignal(number),
+                number == SIGKILL ? "; the system does that when memory runs out" : "");
+    }
+    return code > 128 ? 1 : code;
+}
+
+int lspl_launch(const lspl_options *options) {
+    char own[4096];
+    if (!on_path("mpirun")) {
+        fprintf(stderr, "spl: -n needs mpirun, and there is none on PATH: install it (Debian: apt-get install openmpi-bin), or "
+                        "leave -n out to run one rank\n");
+        return 3;
+    }
+    if (!lspl_own_path(own, sizeof own)) {
+        fprintf(stderr, "spl: cannot find this program's own path in /proc\n");
+        return 3;
+    }
+    int err[2];
+    words w = {.v = calloc((size_t)options->nargs + 32, sizeof(char *))};
+    if (!w.v || pipe2(err, O_CLOEXEC)) {
+        free(w.v);
+        fprintf(stderr, "spl: cannot start mpirun: %s\n", strerror(errno));
+        return 1;
+    }
+    build_command(&w, options, own);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    setenv(LSPL_LAUNCHER_MARK, "1", 1);
+    setvbuf(stderr, NULL, _IONBF, 0);
+    watch_signals();
+    outlet o = {0};
+    pid_t pid = start(w.v, err);
+    close(err[1]);
+    child_pid = pid;
+    int status = pid > 0 ? attend(pid, err[0], &o) : 256;
+    keep_lowest(&o);
+    if (o.held[0]) fputs(o.held[0], stderr);
+    int code = exit_code(status, &o);
+    free(o.held[0]);
+    free(w.v);
+    close(err[0]);
+    return code;
+}

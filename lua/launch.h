@@ -1,0 +1,8 @@
+/* launch.h: what the launcher and the ranks it starts agree on. */
+#ifndef LSPL_LAUNCH_H
+#define LSPL_LAUNCH_H
+
+#define LSPL_LAUNCHER_MARK "SPL_LAUNCHER" /* in the environment of ranks started by `spl run -n` */
+enum { LSPL_CAUSE_BEGIN = 1, LSPL_CAUSE_END = 2 }; /* around the cause of a failure on their standard error */
+
+#endif

@@ -1,0 +1,69 @@
+/* main.c: the program spl. Reads the command line, hands over to the host or to mpirun, and is the only place that exits. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "cli.h"
+#include "host.h"
+
+/* Under a launcher every rank reads the same command line; one of them says what is wrong with it. */
+static int complain(const char *message) {
+    int rank = 0, size = 1;
+    lspl_launched(&rank, &size);
+    if (rank == 0) fprintf(stderr, "spl: %s\n", message);
+    return 2;
+}
+
+static int find_script(lspl_options *o, char *path, size_t n) {
+    if (lspl_find_script(o->script, path, n)) {
+        o->script = path;
+        return 0;
+    }
+    char near[256], message[1024];
+    lspl_nearest_script(o->script, near, sizeof near);
+    snprintf(message, sizeof message, "no script '%s' here or among the shipped ones%s%s%s", o->script,
+             near[0] ? "; did you mean '" : "", near, near[0] ? "'?" : "");
+    return complain(message);
+}
+
+static int help(int argc, char **argv) {
+    const lspl_command *command = argc > 0 ? lspl_find_command(argv[0]) : NULL;
+    if (argc > 0 && !command) return lspl_host_call("spl.help", argv, argc);
+    fputs(command ? command->usage : lspl_usage, stdout);
+    return 0;
+}
+
+static int run(const lspl_command *command, int argc, char **argv, char **args) {
+    lspl_options options;
+    char message[1024], path[8192];
+    int wants_help, rank, size;
+    int wrong = lspl_parse_command(command, argc, argv, args, &options, &wants_help, message, sizeof message);
+    if (wrong) return complain(message);
+    if (wants_help) return help(1, (char *[]){(char *)command->name});
+    if (options.script && (wrong = find_script(&options, path, sizeof path))) return wrong;
+    if (options.ranks == 0) return lspl_host_run(&options);
+    if (lspl_launched(&rank, &size)) {
+        snprintf(message, sizeof message, "-n %d was given, but this already runs under mpirun as one of %d ranks; leave -n out, or "
+                 "leave mpirun out", options.ranks, size);
+        return complain(message);
+    }
+    return lspl_launch(&options);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return help(0, NULL);
+    if (!strcmp(argv[1], "help")) return help(argc - 2, argv + 2);
+    if (!strcmp(argv[1], "version") || !strcmp(argv[1], "--version")) return puts("spl " SPL_VERSION), 0;
+    const lspl_command *command = lspl_find_command(argv[1]);
+    if (!command) {
+        const char *near = lspl_nearest_command(argv[1]);
+        char message[512];
+        if (near) snprintf(message, sizeof message, "unknown command '%s'; did you mean `spl %s`?", argv[1], near);
+        else snprintf(message, sizeof message, "unknown command '%s'; `spl --help` lists them", argv[1]);
+        return complain(message);
+    }
+    char **args = calloc((size_t)argc + 1, sizeof *args);
+    if (!args) return 1;
+    int code = run(command, argc - 2, argv + 2, args);
+    free(args);
+    return code;
+}

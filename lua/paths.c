@@ -1,0 +1,87 @@
+/* paths.c: where things lie: this program, and scripts by path or by shipped name. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "build.h"
+#include "host.h"
+#include "lspl.h"
+
+int lspl_own_path(char *out, size_t n) {
+    ssize_t length = readlink("/proc/self/exe", out, n - 1);
+    if (length <= 0) return 0;
+    out[length] = 0;
+    return 1;
+}
+
+/* The i-th folder where shipped scripts may lie: beside build/, beside bin/, under the prefix. 0 when i is past the last. */
+static int script_folder(int i, char *out, size_t n) {
+    char own[4096];
+    if (i < 2) {
+        if (!lspl_own_path(own, sizeof own)) own[0] = 0;
+        char *slash = strrchr(own, '/');
+        if (slash) *slash = 0;
+        return snprintf(out, n, i == 0 ? "%s/../scripts" : "%s/../share/spl/scripts", own) > 0;
+    }
+    return i == 2 && snprintf(out, n, "%s/share/spl/scripts", LSPL_BUILD_PREFIX) > 0;
+}
+
+static int is_file(const char *path) {
+    struct stat s;
+    return stat(path, &s) == 0 && !S_ISDIR(s.st_mode);
+}
+
+/* `folder/name` or `folder/name.lua`; no folder: as given. The result has no "build/../" in it. */
+static int try_script(const char *folder, const char *name, char *out, size_t n) {
+    for (int with_suffix = 0; with_suffix < 2; with_suffix++) {
+        char path[8192];
+        int length = snprintf(path, sizeof path, "%s%s%s%s", folder ? folder : "", folder ? "/" : "", name,
+                              with_suffix ? ".lua" : "");
+        if (length >= (int)sizeof path || !is_file(path)) continue;
+        char *real = folder ? realpath(path, NULL) : NULL;
+        int fits = snprintf(out, n, "%s", real ? real : path) < (int)n;
+        free(real);
+        return fits;
+    }
+    return 0;
+}
+
+int lspl_find_script(const char *name, char *out, size_t n) {
+    if (try_script(NULL, name, out, n)) return 1;
+    char folder[8192];
+    if (name[0] == '/' || name[0] == '.') return 0;
+    for (int i = 0; script_folder(i, folder, sizeof folder); i++) {
+        if (try_script(folder, name, out, n)) return 1;
+    }
+    return 0;
+}
+
+void lspl_nearest_script(const char *name, char *out, size_t n) {
+    enum { MOST = 64 };
+    const char *known[MOST + 1];
+    char *copies[MOST];
+    int count = 0;
+    char folder[8192];
+    for (int i = 0; script_folder(i, folder, sizeof folder) && count < MOST; i++) {
+        DIR *dir = opendir(folder);
+        if (!dir) continue;
+        for (struct dirent *e; count < MOST && (e = readdir(dir));) {
+            size_t length = strlen(e->d_name);
+            if (length < 5 || strcmp(e->d_name + length - 4, ".lua")) continue;
+            copies[count] = strdup(e->d_name);
+            if (copies[count]) known[count] = copies[count], count++;
+        }
+        closedir(dir);
+    }
+    known[count] = NULL;
+    const char *base = strrchr(name, '/');
+    char wanted[256];
+    size_t length = strlen(base ? base + 1 : name);
+    snprintf(wanted, sizeof wanted, "%s%s", base ? base + 1 : name,
+             length > 4 && !strcmp((base ? base + 1 : name) + length - 4, ".lua") ? "" : ".lua");
+    const char *near = lspl_nearest(wanted, known);
+    snprintf(out, n, "%s", near ? near : "");
+    for (int i = 0; i < count; i++) free(copies[i]);
+}
