@@ -100,7 +100,7 @@ spl_status splk_cpu_attention(void *ctx, spl_queue *q, const spl_attn_args *a);
 void splk_bias_act_f32(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, float *x, int64_t ld, const float *bias);
 void splk_bias_act_f64(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, double *x, int64_t ld, const double *bias);
 
-/* cpu_tiles.c: the portable products, and those through the BLAS */
+/* cpu_tiles.c: tile products through the BLAS */
 extern const splk_tiles_f32 splk_tiles_f32_blas;
 extern const splk_tiles_f64 splk_tiles_f64_blas;
 
@@ -134,6 +134,7 @@ static inline int splk_mul(int64_t a, int64_t b, int64_t *out) {
 
 /* rows x cols as a number of elements, refused where it is negative or does not fit. */
 static inline spl_status splk_area(const char *op, int64_t rows, int64_t cols, int64_t *out) {
+    *out = 0;
     if (splk_mul(rows, cols, out) && *out <= INT64_MAX / 8) return spli_ok();
     return spli_error(SPL_EARG, "%s: %lld rows of %lld columns are not a size: both must be >= 0 and the product fit memory", op,
                       (long long)rows, (long long)cols);
