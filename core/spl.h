@@ -191,6 +191,9 @@ spl_status spl_tensor_narrow(spl_tensor *t, int dim, int64_t start, int64_t leng
 spl_status spl_tensor_transpose(spl_tensor *t, int dim_a, int dim_b, spl_tensor **out);
 /* reshape: each sharded dimension must survive whole. Shares storage when t is dense, else is a view of a dense copy. */
 spl_status spl_tensor_reshape(spl_tensor *t, int ndim, const int64_t *shape, spl_tensor **out);
+/* [local] Views: dimension n as [n / inner, inner], and [a, b] as a * b; a shard of whole units stays a shard. */
+spl_status spl_tensor_split(spl_tensor *t, int dim, int64_t inner, spl_tensor **out);
+spl_status spl_tensor_merge(spl_tensor *t, int dim, spl_tensor **out);
 /* [local] The local part as a tensor of this rank alone (a view). */
 spl_status spl_tensor_local(spl_tensor *t, spl_tensor **out);
 spl_status spl_tensor_contiguous(spl_tensor *t, spl_tensor **out); /* dense copy, or itself retained when dense */
@@ -252,6 +255,8 @@ typedef struct spl_saved { /* owned by the caller; release each tensor */
 /* [collective] x [batch, seq, hidden]; any layout of the block's mesh (redistributed when it is not the io layout).
  * saved may be NULL: then nothing is kept that the output does not need. */
 spl_status spl_block_forward(spl_block *b, spl_tensor *x, uint64_t step, spl_tensor **y, spl_saved *saved);
+/* The Philox key of one dropout of this block at a step: 0 attention, 1 after attention, 2 after the MLP. */
+spl_rng_key spl_block_dropout_key(const spl_block *b, int which, uint64_t step);
 /* FLOPs of one forward over all ranks: GEMMs 2mnk, attention 4*head_dim per visible (query, key, head). */
 void spl_block_flops(const spl_block *b, int64_t batch, int64_t seq, double *gemm, double *attention);
 

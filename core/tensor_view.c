@@ -90,6 +90,72 @@ spl_status spl_tensor_reshape(spl_tensor *t, int ndim, const int64_t *shape, spl
     return spli_tensor_alias(t, t->mesh ? &layout : NULL, ndim, local, strides, t->offset, out);
 }
 
+/* Views that cut a dimension of n in units into [n / inner, inner], and back. A shard of whole units stays a shard. */
+
+spl_status spl_tensor_split(spl_tensor *t, int dim, int64_t inner, spl_tensor **out) {
+    int64_t local[SPL_MAX_DIMS], strides[SPL_MAX_DIMS];
+    SPL_TRY(spli_tensor_usable(t, "the tensor"));
+    SPL_TRY(dim_in_range(t, dim));
+    if (t->ndim == SPL_MAX_DIMS || inner < 1 || t->shape[dim] % inner != 0)
+        return spli_error(SPL_EARG, "split was asked to cut dimension %d of size %lld into parts of %lld", dim + 1,
+                          (long long)t->shape[dim], (long long)inner);
+    spl_layout layout = t->layout;
+    layout.ndim = t->ndim + 1;
+    for (int d = 0, to = 0; d < t->ndim; d++) {
+        layout.shape[to] = d == dim ? t->shape[d] / inner : t->shape[d];
+        local[to] = d == dim ? t->local[d] / inner : t->local[d];
+        strides[to++] = d == dim ? t->strides[d] * inner : t->strides[d];
+        if (d != dim) continue;
+        layout.shape[to] = local[to] = inner;
+        strides[to++] = t->strides[d];
+    }
+    for (int a = 0; t->mesh && a < layout.naxes; a++) {
+        spl_placement *p = &layout.axes[a];
+        if (p->place != SPL_SHARD || p->dim < dim) continue;
+        if (p->dim > dim) p->dim++;
+        else if (spli_unit(p) % inner == 0) p->unit = spli_unit(p) / inner;
+        else if (layout.axis_size[a] == 1) *p = (spl_placement){0};
+        else
+            return spli_error(SPL_EARG, "split would cut the units of %lld in which axis '%s' shards dimension %d", (long long)spli_unit(p),
+                              layout.axis_name[a], dim + 1);
+    }
+    return spli_tensor_alias(t, t->mesh ? &layout : NULL, t->ndim + 1, local, strides, t->offset, out);
+}
+
+spl_status spl_tensor_merge(spl_tensor *t, int dim, spl_tensor **out) {
+    int64_t local[SPL_MAX_DIMS], strides[SPL_MAX_DIMS], inner;
+    SPL_TRY(spli_tensor_usable(t, "the tensor"));
+    SPL_TRY(dim_in_range(t, dim));
+    SPL_TRY(dim_in_range(t, dim + 1));
+    inner = t->shape[dim + 1];
+    if ((t->mesh && spli_layout_sharded(&t->layout, dim + 1)) ||
+        (t->local[dim] > 1 && t->local[dim + 1] > 0 && t->strides[dim] != t->strides[dim + 1] * inner))
+        return spli_error(SPL_EARG, "merge needs dimensions %d and %d dense, and the second not sharded", dim + 1, dim + 2);
+    spl_layout layout = t->layout;
+    layout.ndim = t->ndim - 1;
+    for (int d = 0, from = 0; d < t->ndim - 1; d++, from++) {
+        layout.shape[d] = t->shape[from];
+        local[d] = t->local[from];
+        strides[d] = t->strides[from];
+        if (d != dim) continue;
+        from++;
+        layout.shape[d] *= inner;
+        local[d] *= inner;
+        strides[d] = t->strides[from];
+    }
+    for (int a = 0; t->mesh && a < layout.naxes; a++) {
+        spl_placement *p = &layout.axes[a];
+        if (p->place != SPL_SHARD || p->dim < dim) continue;
+        if (p->dim > dim) {
+            if (p->dim == dim + 1) *p = (spl_placement){0}; /* an axis of one rank */
+            else p->dim--;
+        } else if (inner > 0) {
+            p->unit = spli_unit(p) * inner;
+        }
+    }
+    return spli_tensor_alias(t, t->mesh ? &layout : NULL, t->ndim - 1, local, strides, t->offset, out);
+}
+
 spl_status spl_tensor_local(spl_tensor *t, spl_tensor **out) {
     return spli_tensor_alias(t, NULL, t->ndim, t->local, t->strides, t->offset, out);
 }
