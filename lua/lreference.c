@@ -293,15 +293,12 @@ typedef struct measure {
 static void measure_row(measure *m, const double *a, const double *b, int64_t n, double tolerance, double rms) {
     for (int64_t i = 0; i < n; i++) {
         m->count++;
-        if (a[i] == b[i]) { /* infinities of one sign are equal too, and add nothing to the norms */
-            if (isfinite(b[i])) m->ref_squares += b[i] * b[i];
-            continue;
-        }
+        if (isfinite(b[i])) m->ref_squares += b[i] * b[i]; /* an infinite lse must not swamp the norm */
+        if (a[i] == b[i]) continue;                        /* infinities of one sign included */
         double diff = fabs(a[i] - b[i]);
         m->diff_squares += diff * diff; /* NaN and infinity stay visible */
-        m->ref_squares += b[i] * b[i];
         if (!(diff <= m->max_abs)) m->max_abs = diff;
-        if (!(diff <= tolerance * (fabs(b[i]) + rms))) m->wrong++;
+        if (!isfinite(diff) || !(diff <= tolerance * (fabs(b[i]) + rms))) m->wrong++;
     }
 }
 

@@ -1,0 +1,162 @@
+-- tensor_spec.lua: tensors over several ranks: values by global index, whole-tensor numbers, gather, errors that all ranks see.
+package.path = "tests/support/?.lua;" .. package.path
+local spl = require "spl"
+local holdings = require "holdings"
+
+local rank, world = spl.rank(), spl.size()
+
+local function same_everywhere(text)
+    for _, other in ipairs(spl.gather(text)) do assert.equal(text, other) end
+end
+
+describe("a mesh", function()
+    it("numbers ranks with the first axis outermost", function()
+        local m <close> = spl.mesh(("a=1, b=*, c=1"))
+        assert.equal(0, m:coord("a"))
+        assert.equal(rank, m:coord("b"))
+        if world % 2 == 0 then
+            local two <close> = spl.mesh("a=2, b=*")
+            assert.equal(rank // (world // 2), two:coord("a"))
+            assert.equal(rank % (world // 2), two:coord("b"))
+            local last <close> = spl.mesh("a=*, b=2")
+            assert.equal(rank // 2, last:coord("a"))
+        end
+    end)
+
+    it("that does not fit is refused alike on all ranks", function()
+        local ok, err = pcall(spl.mesh, ("a=%d"):format(world + 1))
+        assert.is_false(ok)
+        assert.equal("usage", err.code)
+        same_everywhere(err.message)
+    end)
+end)
+
+describe("a distributed tensor", function()
+    it("takes its part of a table, a tensor and of the numbers of a seed", function()
+        local mesh <close> = spl.mesh("tp=*")
+        local whole <close> = spl.tensor { shape = { 5, 7 }, dtype = "f64" }
+        whole:randn(3, 2)
+        local table_of = whole:flat()
+        for _, layout in ipairs { "tp=shard(1)", "tp=shard(2)", "tp=shard(2,zigzag)", "tp=shard(1,striped)", "replicate" } do
+            local a <close> = spl.tensor { shape = { 5, 7 }, dtype = "f64", mesh = mesh, layout = layout }
+            a:set(table_of)
+            local all <close> = a:gather()
+            assert.same(table_of, all:flat())
+            a:fill(0):set(whole)
+            local again <close> = a:gather()
+            assert.same(table_of, again:flat())
+            a:fill(0):randn(3, 2)
+            local drawn <close> = a:gather()
+            assert.equal(whole:to_bytes(), drawn:to_bytes())
+        end
+    end)
+
+    it("holds by global index what iota says", function()
+        local mesh <close> = spl.mesh("tp=*")
+        local placement = { { place = "shard", dim = 1, scheme = "zigzag" } }
+        local t <close> = spl.tensor { shape = { 11, 3 }, dtype = "i64", mesh = mesh, layout = holdings.text(placement, { "tp" }) }
+        assert.same(holdings.flat(placement, { world }, { rank }, { 11, 3 }), t:iota():flat())
+    end)
+
+    it("counts every element once in sum, norm and largest", function()
+        local mesh <close> = spl.mesh("tp=*")
+        local values, sum, squares = {}, 0, 0
+        for i = 1, 12 do
+            values[i] = (i % 2 == 0 and -i or i)
+            sum, squares = sum + values[i], squares + i * i
+        end
+        for _, layout in ipairs { "replicate", "tp=shard(1)", "tp=shard(2)", "tp=partial", "tp=shard(1,cover:3)", "tp=shard(2,striped)" } do
+            local t <close> = spl.tensor { shape = { 4, 3 }, dtype = "f64", mesh = mesh, layout = layout }
+            t:set(values)
+            assert.equal(sum, t:sum(), layout)
+            assert.is_true(math.abs(math.sqrt(squares) - t:norm()) < 1e-12, layout)
+            assert.equal(12, t:max_abs(), layout)
+            assert.equal(squares, t:stats().sum_squares, layout)
+        end
+        local partial <close> = spl.tensor { shape = { 2 }, dtype = "f64", mesh = mesh, layout = "tp=partial" }
+        partial:set_local { rank + 1, -rank } -- summands of two numbers
+        assert.equal(world * (world + 1) / 2 - world * (world - 1) / 2, partial:sum())
+        assert.equal(world * (world + 1) / 2, partial:max_abs())
+    end)
+
+    it("fills a pending sum once", function()
+        local mesh <close> = spl.mesh("tp=*")
+        local t <close> = spl.ones { shape = { 3 }, dtype = "f64", mesh = mesh, layout = "tp=partial" }
+        assert.equal(3, t:sum())
+    end)
+
+    it("has fields for the whole and for this rank's part", function()
+        local mesh <close> = spl.mesh("tp=*")
+        local t <close> = spl.tensor { shape = { 2, 7 }, dtype = "f64", mesh = mesh, layout = "tp=shard(2)" }
+        local _, mine = holdings.part(7, world, rank)
+        assert.same({ 2, 7 }, t.shape)
+        assert.same({ 2, mine }, t.local_shape)
+        assert.equal(14, t.count)
+        assert.equal(2 * mine, t.local_count)
+        assert.equal(16 * mine, t.bytes)
+        assert.equal(mesh, t.mesh)
+        assert.equal("tp=shard(2)", tostring(t.layout))
+        local here = t:to_local()
+        assert.is_nil(here.mesh)
+        assert.same({ 2, mine }, here.shape)
+        local first = holdings.part(7, world, rank)
+        assert.same({ { start = first + 1, length = mine, stride = 1 } }, t:where()[2])
+        assert.matches("^tensor f64 %[2, 7%], tp=shard%(2%), here %[2, " .. mine .. "%]", tostring(t:fill(1)))
+        here:release()
+    end)
+
+    it("is cut, turned, reshaped and cloned where no shard is broken", function()
+        local mesh <close> = spl.mesh("tp=*")
+        local t <close> = spl.tensor { shape = { 5, 6 }, dtype = "f64", mesh = mesh, layout = "tp=shard(1)" }
+        t:iota()
+        local cut <close> = t:narrow(2, 2, 3)
+        local all <close> = cut:gather()
+        assert.same({ 1, 2, 3 }, all:to_table()[1])
+        local ok, err = pcall(t.narrow, t, 1, 1, 2)
+        assert.is_false(ok)
+        assert.matches("redistribute", err.message)
+        local turned <close> = t:transpose(1, 2)
+        local twin <close> = turned:clone()
+        local back <close> = twin:gather()
+        assert.equal(6, back:item(1, 2))
+        local split <close> = t:reshape { 5, 2, 3 }
+        local spread <close> = split:gather()
+        assert.equal(9, spread:item(2, 2, 1))
+        ok, err = pcall(t.reshape, t, { 30 })
+        assert.is_false(ok)
+        assert.matches("shards", err.message)
+    end)
+
+    it("may be released on one rank sooner than on another", function()
+        local mesh <close> = spl.mesh("tp=*")
+        local t = spl.ones { shape = { 4 }, mesh = mesh, layout = "tp=shard(1)" }
+        if rank == 0 then t:release() end
+        spl.barrier()
+        t:release()
+        local next_one <close> = spl.ones { shape = { 4 }, mesh = mesh, layout = "tp=shard(1)" }
+        assert.equal(4, next_one:sum())
+    end)
+
+    it("is not mixed with tensors of another mesh", function()
+        local mesh <close> = spl.mesh("tp=*")
+        local other <close> = spl.mesh("tp=*")
+        local a <close> = spl.ones { shape = { 4 }, mesh = mesh }
+        local b <close> = spl.ones { shape = { 4 }, mesh = other }
+        local c <close> = spl.ones { shape = { 4 } }
+        for _, wrong in ipairs { b, c } do
+            local ok, err = pcall(spl.add, a, wrong)
+            assert.is_false(ok)
+            assert.equal("argument", err.code)
+            assert.matches("mesh", err.message)
+        end
+    end)
+
+    it("may be moved when a variable is closed, which is not a finalizer", function()
+        local mesh <close> = spl.mesh("tp=*")
+        local t <close> = spl.ones { shape = { 4 }, mesh = mesh, layout = "tp=shard(1)" }
+        do
+            local _ <close> = setmetatable({}, { __close = function() t:sum() end })
+        end
+        assert.equal(4, t:sum())
+    end)
+end)
