@@ -116,15 +116,25 @@ static void load_embedded(lua_State *L, const char *path) {
     lspl_raisef(L, SPL_EINTERNAL, "the file '%s' is not inside this program", path);
 }
 
+/* 1 when a Lua function is running, so that a traceback says something. */
+static int in_lua(lua_State *L) {
+    lua_Debug frame;
+    for (int level = 1; lua_getstack(L, level, &frame); level++) {
+        lua_getinfo(L, "l", &frame);
+        if (frame.currentline > 0) return 1;
+    }
+    return 0;
+}
+
 /* Message handler: writes the cause into the host while the stack still stands. */
 static int note_cause(lua_State *L) {
     lspl_host *host = lspl_host_of(L);
     if (host->leaving) return 1;
-    int quiet = 0; /* a wrong command line or a missing program is not explained by a traceback */
+    int quiet = !in_lua(L); /* nor is a wrong command line or a missing program explained by a traceback */
     if (lspl_is_error(L, 1)) {
         lua_getfield(L, 1, "exit");
         lua_Integer code = lua_tointeger(L, -1);
-        quiet = code == 2 || code == 3;
+        quiet |= code == 2 || code == 3;
         lua_getfield(L, 1, "message");
         luaL_tolstring(L, -1, NULL);
     } else if (lua_type(L, 1) == LUA_TSTRING || luaL_getmetafield(L, 1, "__tostring") != LUA_TNIL) {
