@@ -37,7 +37,14 @@ typedef struct spl_coll {
 } spl_coll;
 
 typedef struct spl_comm spl_comm;
-typedef struct spl_request spl_request;
+
+/* Every request begins with this; implementations append their own. */
+typedef struct spl_request {
+    spl_comm *comm;
+    uint64_t progress; /* grows whenever something moved: a wait fails only when it stands still */
+    double counted;    /* seconds when it was started, for the counters; 0: not counted */
+    spl_event *ready;  /* its starter's event, closed by spli_wait; may be NULL */
+} spl_request;
 
 typedef struct spl_comm_ops {
     const char *name; /* "self", "mpi", "sim", "dry", "nccl" */
@@ -55,9 +62,19 @@ typedef struct spl_comm_ops {
     spl_status (*control_test)(spl_comm *world, int peer, void *into, size_t n, int *done);
     /* Ends the whole job with this exit code; does not return. */
     void (*abort)(spl_comm *world, int exit_code);
+    /* Moves on every request of the job that is under way here; never blocks. May be NULL. Called wherever a rank waits, since a
+     * partner's wait may hang on a request that this rank has started but does not wait for yet. */
+    void (*progress)(spl_comm *world);
 } spl_comm_ops;
 
 enum { SPL_CONTROL_BYTES = 512 };
+
+/* Where a comm takes scratch in backend memory from, so that it is counted; alloc NULL: straight from the backend. */
+typedef struct spl_comm_memory {
+    spl_status (*alloc)(void *owner, size_t bytes, void **out);
+    void (*free)(void *owner, void *p, size_t bytes);
+    void *owner;
+} spl_comm_memory;
 
 /* Every comm begins with this; implementations append their own. */
 struct spl_comm {
@@ -65,16 +82,27 @@ struct spl_comm {
     int rank, size;      /* mine in this group, and its size */
     int *world_ranks;    /* [size] world rank of each member */
     uint32_t id;         /* unique in the job, equal on all members; 0 = world */
-    uint64_t sequence;   /* collectives started here, for agreement */
+    uint64_t sequence;   /* collectives started here, and agreements that failed: equal on all members */
     const spl_backend_ops *backend;
     void *backend_ctx;
     spl_queue *queue;    /* where reductions and local copies of a collective run */
     char axis[32];       /* mesh axis this serves, "" for world */
+    spl_comm_memory memory; /* of groups: as of their parent */
 };
 
 /* Logical bytes this member contributes to one collective: own part x receivers; reduce-scatter: the parts of the
- * others; all-reduce: reduce-scatter then all-gather over a balanced split, which sums to 2(P-1)/P of its size each. */
+ * others; all-reduce: reduce-scatter then all-gather over a balanced split, which sums to 2(P-1)/P of its size each;
+ * broadcast: what this member passes on along a binomial tree, (P-1) x its size over all members. */
 int64_t spl_coll_bytes(const spl_comm *c, const spl_coll *coll);
+
+/* [local] Counts, dtype, root and pointers that this member alone can judge. SPL_EARG or, for sizes past int64, SPL_ENOMEM. */
+spl_status spli_coll_check(const spl_comm *c, const spl_coll *coll);
+/* [local] "on axis tp" or "over all ranks". */
+const char *spli_comm_place(const spl_comm *c, char *out, size_t n);
+/* [local] Member m's share of n elements: n / P each, the first n % P members one more. */
+void spli_coll_split(int64_t n, int size, int m, int64_t *offset, int64_t *count);
+/* [local] In a binomial tree rooted at `root`: the member it comes from (-1 at the root); returns how many it goes to. */
+int spli_coll_tree(int size, int rank, int root, int *parent, int *children /* [32] */);
 
 /* Openers. `world` size and rank come from the launcher. */
 spl_status spli_comm_self_open(const spl_backend_ops *b, void *ctx, spl_queue *q, spl_comm **out);

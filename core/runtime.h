@@ -9,10 +9,15 @@ typedef struct spli_trace_hook { /* explain and traces listen here; both may be 
     void *ctx;
 } spli_trace_hook;
 
+struct spli_control;
+
 struct spl_runtime {
     int rank, size, threads;
+    int local_ranks;       /* ranks on this host */
+    int dry;               /* comm `dry`: nobody else is there */
     const spl_backend_ops *backend;
     void *backend_ctx;
+    int backend_open;
     spl_queue *compute, *comm_queue; /* the same queue on the CPU */
     spl_comm *world;
     double timeout;
@@ -23,7 +28,18 @@ struct spl_runtime {
     spl_counters counters;
     spli_trace_hook hook;
     const char *subject;   /* name of the tensor now being made, for the hook; set by block */
+    struct spli_control *control; /* messages between ranks apart from data (control.h) */
+    int64_t memory_share;  /* this rank's share of the memory that was free at the start; 0 when not known */
+    int64_t fail_alloc;    /* n > 0: the n-th spli_alloc from now fails, to test what follows */
 };
+
+/* Returns through *done whether what is waited for has happened; grows *progress whenever anything moved. Never blocks. */
+typedef spl_status (*spli_poll)(void *ctx, int *done, uint64_t *progress);
+
+/* [local] The one place where a rank waits: polls, keeps requests under way moving, honours interrupts, yields the core and then
+ * sleeps when nothing moves. After `limit` seconds without progress (limit < 0: never): SPL_ESTALL. `what` names the wait in
+ * messages. With `watch`, another rank's failure ends the wait. */
+spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what);
 
 /* [local] Waits for `r`, polling; honours the time limit and interrupts, yields the core when nothing moves. Frees r in every
  * case. `what` names the wait in messages ("all-gather on axis tp"). */
@@ -45,6 +61,8 @@ spl_status spli_comm_group(spl_runtime *rt, const int *world_ranks, int n, const
 /* Memory with accounting. Overflow and exhaustion: SPL_ENOMEM with bytes wanted and bytes free on the machine. */
 spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void **out);
 void spli_free(spl_runtime *rt, spl_memory_category c, void *p, size_t bytes);
+/* Bytes that can still be had on this machine: MemAvailable, or less where a control group limits it; -1 when not known. */
+int64_t spli_memory_free(void);
 /* a*b into *out; SPL_ENOMEM when it overflows. */
 spl_status spli_mul_size(int64_t a, int64_t b, int64_t *out);
 

@@ -1,0 +1,313 @@
+/* fingerprint.c: agreement. Before data moves, the members of a comm tell each other what they are about to call.
+ *
+ * Each call over a comm has a number, the comm's sequence, which grows by one on every member whatever comes of the call. To
+ * agree on call n a member
+ *   1. sends each other member its fingerprint: kind, dtype, root, counts as that member sees them, axis, script line;
+ *   2. compares those it gets with its own; when all fit, sends each other member the verdict "agreed";
+ *   3. returns once it has that verdict from all. Only then does any byte of data move.
+ * What does not fit, a member that ended, an interrupt, or the time limit makes a verdict with one sentence instead. Its
+ * sender leaves the call at once; who gets it leaves with that sentence. So either all members go on or none does, and since
+ * every message names its comm and call, what is left over of a failed call is known as stale and dropped: the ranks may go on
+ * with the next call. (A limit that strikes one member just while the last verdicts travel can still part them; the data
+ * then stand still, and the time limit of the wait says so.)
+ *
+ * Messages of a pair of ranks keep their order. So when another comm's fingerprint comes first from a member that is awaited
+ * here, that member is calling something else now: a mismatch. Unless it has given that call up, which its next message says.
+ * A member that comes late to a call that the others gave up (since it did not come, or called on another comm) fails with
+ * their sentence if it makes that same call; if it makes another, it had left that one out, and catches up by counting it
+ * as done. */
+#include "control.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct agreement {
+    spl_runtime *rt;
+    spl_comm *c;
+    const spl_coll *coll; /* NULL: a host call */
+    spli_fingerprint mine;
+    uint64_t number;
+    unsigned char *fits, *agreed; /* by member: its fingerprint came and fits; its verdict came */
+    int decided;
+    int told;      /* the error is another member's sentence: all have it */
+    int elsewhere; /* a member calls on another comm, so it has not used up this call's number */
+    const char *what;
+} agreement;
+
+/* ---------------------------------------------------------------- what is stale */
+
+static uint64_t seen_next(const spli_control *ctl, uint32_t comm_id) {
+    for (int i = 0; i < ctl->nseen; i++)
+        if (ctl->seen[i].comm_id == comm_id) return ctl->seen[i].next;
+    return 0;
+}
+
+static spl_status seen_set(spli_control *ctl, uint32_t comm_id, uint64_t next) {
+    for (int i = 0; i < ctl->nseen; i++)
+        if (ctl->seen[i].comm_id == comm_id) {
+            ctl->seen[i].next = next;
+            return spli_ok();
+        }
+    if (ctl->nseen == ctl->max_seen) {
+        int max = ctl->max_seen ? 2 * ctl->max_seen : 16;
+        spli_seen *grown = realloc(ctl->seen, sizeof *grown * (size_t)max);
+        if (!grown) return spli_error(SPL_ENOMEM, "out of memory while agreeing on a collective");
+        ctl->seen = grown;
+        ctl->max_seen = max;
+    }
+    ctl->seen[ctl->nseen++] = (spli_seen){comm_id, next};
+    return spli_ok();
+}
+
+/* ---------------------------------------------------------------- fingerprints */
+
+static void describe(const spli_fingerprint *f, char *out, size_t n) {
+    const char *kind = f->kind == SPLI_HOST_NUMBERS ? "agreement of numbers"
+                       : f->kind == SPLI_HOST_BYTES ? "gather of bytes"
+                                                    : spl_coll_name((spl_coll_kind)f->kind);
+    char count[64] = "";
+    if (f->kind == SPLI_HOST_NUMBERS || f->kind == SPLI_HOST_BYTES) snprintf(count, sizeof count, " (%" PRId64 ")", f->total);
+    else if (f->kind != SPL_COLL_BARRIER)
+        snprintf(count, sizeof count, " of %" PRId64 " %s", f->total, spl_dtype_name((spl_dtype)f->dtype));
+    snprintf(out, n, "%s%s %s%.31s%s%.64s%s", kind, count, f->axis[0] ? "on axis " : "over all ranks", f->axis,
+             f->site[0] ? " (" : "", f->site, f->site[0] ? ")" : "");
+}
+
+/* What member m is to know of this call. */
+static spli_fingerprint fingerprint_for(const agreement *a, int m) {
+    spli_fingerprint f = a->mine;
+    const spl_coll *coll = a->coll;
+    if (!coll) return f;
+    switch (coll->kind) {
+    case SPL_COLL_ALL_GATHER:
+        f.send = coll->send_counts[0];
+        f.expect = coll->recv_counts[m];
+        break;
+    case SPL_COLL_ALL_TO_ALL:
+        f.send = coll->send_counts[m];
+        f.expect = coll->recv_counts[m];
+        break;
+    case SPL_COLL_REDUCE_SCATTER:
+        f.send = coll->send_counts[m];
+        f.expect = coll->send_counts[a->c->rank];
+        break;
+    case SPL_COLL_ALL_REDUCE:
+    case SPL_COLL_BROADCAST:
+        f.send = f.expect = coll->send_counts[0];
+        break;
+    case SPL_COLL_BARRIER:
+    case SPL_COLL_KIND_COUNT:
+        break;
+    }
+    return f;
+}
+
+/* A sentence on what differs between my call and that of member m into `text`, or 0 when both fit. */
+static int differs(const agreement *a, int m, const spli_fingerprint *theirs, int same_comm, char *text, size_t n) {
+    const spli_fingerprint mine = fingerprint_for(a, m);
+    const char *on = NULL;
+    char count[120] = "", here[200], there[200];
+    if (!same_comm) on = "the call";
+    else if (mine.kind != theirs->kind) on = "the call";
+    else if (mine.size != theirs->size) on = "the group's size";
+    else if (mine.kind == SPL_COLL_BARRIER) return 0;
+    else if (mine.dtype != theirs->dtype) on = "the dtype";
+    else if (mine.root != theirs->root) on = "the root";
+    else if (mine.send != theirs->expect || mine.expect != theirs->send) on = "the counts";
+    if (!on) return 0;
+    int other = a->c->world_ranks[m], me = a->rt->rank;
+    int pairs = mine.kind == SPL_COLL_ALL_GATHER || mine.kind == SPL_COLL_ALL_TO_ALL;
+    if (pairs && strcmp(on, "the counts") == 0) {
+        int out = mine.send != theirs->expect; /* the direction that differs */
+        snprintf(count, sizeof count, "; rank %d sends %" PRId64 " elements to rank %d, which expects %" PRId64,
+                 out ? me : other, out ? mine.send : theirs->send, out ? other : me, out ? theirs->expect : mine.expect);
+    } else if (strcmp(on, "the root") == 0) {
+        snprintf(count, sizeof count, "; for rank %d the root is rank %d, for rank %d it is rank %d", me,
+                 a->c->world_ranks[mine.root], other, a->c->world_ranks[theirs->root]);
+    }
+    describe(&mine, here, sizeof here);
+    describe(theirs, there, sizeof there);
+    int first = me < other; /* so that both sides say the same */
+    snprintf(text, n, "ranks disagree on %s: rank %d calls %.140s, rank %d calls %.140s%s", on, first ? me : other,
+             first ? here : there, first ? other : me, first ? there : here, count);
+    return 1;
+}
+
+/* ---------------------------------------------------------------- sending */
+
+static spl_status send_fingerprints(agreement *a) {
+    spli_message m = {.type = SPLI_FINGERPRINT, .comm_id = a->c->id, .sequence = a->number};
+    for (int p = 0; p < a->c->size; p++) {
+        if (p == a->c->rank) continue;
+        m.as.print = fingerprint_for(a, p);
+        SPL_TRY(spli_control_send(a->rt, a->c->world_ranks[p], &m));
+    }
+    return spli_ok();
+}
+
+static spl_status send_verdict(agreement *a, spl_code code, const char *text) {
+    spli_message m = {.type = SPLI_VERDICT, .comm_id = a->c->id, .sequence = a->number};
+    m.as.verdict.code = (int32_t)code;
+    m.as.verdict.elsewhere = a->elsewhere;
+    snprintf(m.as.verdict.text, sizeof m.as.verdict.text, "%s", text);
+    for (int p = 0; p < a->c->size; p++)
+        if (p != a->c->rank && !a->rt->control->peers[a->c->world_ranks[p]].ended)
+            SPL_TRY(spli_control_send(a->rt, a->c->world_ranks[p], &m));
+    return spli_ok();
+}
+
+/* ---------------------------------------------------------------- receiving */
+
+/* Has the sender of this fingerprint given that call up? Then its verdict is further down the inbox. */
+static const spli_letter *given_up(const spli_letter *print) {
+    for (const spli_letter *l = print->next; l; l = l->next)
+        if (l->m.type == SPLI_VERDICT && l->m.comm_id == print->m.comm_id && l->m.sequence == print->m.sequence)
+            return l->m.as.verdict.code != SPL_OK ? l : NULL;
+    return NULL;
+}
+
+/* This member left call `number` out, which the others gave up: it is at the next one. */
+static spl_status catch_up(agreement *a) {
+    a->number++;
+    a->decided = 0;
+    memset(a->fits, 0, (size_t)a->c->size);
+    memset(a->agreed, 0, (size_t)a->c->size);
+    return send_fingerprints(a);
+}
+
+static spl_status tell(agreement *a, const spli_message *verdict) {
+    a->told = 1;
+    return spli_error((spl_code)verdict->as.verdict.code, "%s", verdict->as.verdict.text);
+}
+
+/* The fingerprint of member m for this call. */
+static spl_status judge(agreement *a, int m, const spli_letter *l) {
+    char text[SPLI_VERDICT_BYTES];
+    const spli_fingerprint *theirs = &l->m.as.print;
+    const spli_letter *end = given_up(l);
+    int unfit = differs(a, m, theirs, 1, text, sizeof text), another = unfit || strcmp(theirs->site, a->mine.site) != 0;
+    if (end && another && (end->m.as.verdict.code == SPL_ESTALL || end->m.as.verdict.elsewhere)) return catch_up(a);
+    if (end) return tell(a, &end->m);
+    if (unfit) return spli_error(SPL_EDISAGREE, "%s", text);
+    a->fits[m] = 1;
+    return spli_ok();
+}
+
+/* Member m calls on another comm. It will find this call's fingerprint just as this member found its: both calls are void, so
+ * each side counts the other's as made. */
+static spl_status is_elsewhere(agreement *a, int m, const spli_letter *l) {
+    char text[SPLI_VERDICT_BYTES];
+    differs(a, m, &l->m.as.print, 0, text, sizeof text);
+    a->elsewhere = 1;
+    SPL_TRY(seen_set(a->rt->control, l->m.comm_id, l->m.sequence + 1));
+    return spli_error(SPL_EDISAGREE, "%s", text);
+}
+
+/* Goes through what member m has said. */
+static spl_status read_inbox(agreement *a, int m) {
+    spli_letter **at = &a->rt->control->peers[a->c->world_ranks[m]].inbox;
+    const uint64_t number = a->number;
+    while (*at && a->number == number) {
+        spli_letter *l = *at;
+        int print = l->m.type == SPLI_FINGERPRINT, verdict = l->m.type == SPLI_VERDICT, ours = l->m.comm_id == a->c->id;
+        if (!print && !verdict) {
+            at = &l->next;
+        } else if (l->m.sequence < (ours ? number : seen_next(a->rt->control, l->m.comm_id))) {
+            spli_control_drop(at);
+        } else if (!ours) {
+            if (print && !a->fits[m] && !given_up(l)) return is_elsewhere(a, m, l);
+            at = &l->next;
+        } else if (l->m.sequence > number) {
+            return spli_ok(); /* of a later call */
+        } else if (print) {
+            SPL_TRY(judge(a, m, l));
+            spli_control_drop(at);
+        } else {
+            if (l->m.as.verdict.code != SPL_OK) return tell(a, &l->m);
+            a->agreed[m] = 1;
+            spli_control_drop(at);
+        }
+    }
+    return spli_ok();
+}
+
+static spl_status poll_agreement(void *ctx, int *done, uint64_t *progress) {
+    agreement *a = ctx;
+    const uint64_t number = a->number;
+    int fitting = 1, agreed = 1; /* this member itself */
+    *progress = a->rt->control->letters;
+    for (int m = 0; m < a->c->size; m++) {
+        int rank = a->c->world_ranks[m];
+        if (m == a->c->rank) continue;
+        if (!a->agreed[m]) {
+            SPL_TRY(spli_control_drain(a->rt, rank));
+            SPL_TRY(read_inbox(a, m));
+            if (a->number != number) return spli_ok(); /* caught up: all of it again */
+            if (!a->agreed[m]) SPL_TRY(spli_control_ended(a->rt, rank, a->what));
+        }
+        fitting += a->fits[m];
+        agreed += a->agreed[m];
+    }
+    if (!a->decided && fitting == a->c->size) {
+        a->decided = 1;
+        SPL_TRY(send_verdict(a, SPL_OK, ""));
+    }
+    *done = a->decided && agreed == a->c->size;
+    return spli_ok();
+}
+
+/* The sentence of a time limit: who never came. */
+static spl_status stalled(const agreement *a) {
+    enum { NAMED = 8 };
+    char call[200], missing[16 * NAMED] = "";
+    size_t at = 0;
+    int n = 0;
+    for (int m = 0; m < a->c->size; m++) {
+        if (m == a->c->rank || a->fits[m]) continue;
+        if (n < NAMED) at += (size_t)snprintf(missing + at, sizeof missing - at, "%s%d", n ? ", " : "", a->c->world_ranks[m]);
+        n++;
+    }
+    if (n > NAMED) snprintf(missing + at, sizeof missing - at, " and %d more", n - NAMED);
+    describe(&a->mine, call, sizeof call);
+    if (n == 0)
+        return spli_error(SPL_ESTALL, "all ranks came to %s, but not all said so within %g s", call, a->rt->timeout);
+    return spli_error(SPL_ESTALL, "rank%s %s never came to %s: rank %d waited %g s; every member must make the same calls in "
+                      "the same order", n > 1 ? "s" : "", missing, call, a->rt->rank, a->rt->timeout);
+}
+
+static spl_status agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll, int kind, int64_t total) {
+    if (c->size == 1 || rt->dry) return spli_ok();
+    uint64_t next = seen_next(rt->control, c->id);
+    if (next > c->sequence) c->sequence = next;
+    if (!rt->check) return spli_ok();
+    char what[200];
+    agreement a = {.rt = rt, .c = c, .coll = coll, .number = c->sequence, .what = what};
+    a.mine = (spli_fingerprint){.kind = kind, .dtype = coll ? (int32_t)coll->dtype : 0, .size = c->size, .total = total,
+                                .send = total, .expect = total, .root = kind == SPL_COLL_BROADCAST ? coll->root : 0};
+    snprintf(a.mine.axis, sizeof a.mine.axis, "%s", c->axis);
+    snprintf(a.mine.site, sizeof a.mine.site, "%s", rt->site);
+    describe(&a.mine, what, sizeof what);
+    a.fits = calloc(2, (size_t)c->size);
+    if (!a.fits) return spli_error(SPL_ENOMEM, "out of memory while agreeing on %s", what);
+    a.agreed = a.fits + c->size;
+
+    spl_status status = send_fingerprints(&a);
+    if (status.code == SPL_OK) status = spli_wait_for(rt, poll_agreement, &a, rt->timeout, 1, what);
+    if (status.code == SPL_ESTALL && !a.told) status = stalled(&a);
+    if (status.code != SPL_OK && !a.told) send_verdict(&a, status.code, status.message); /* the first error is the one to tell */
+    c->sequence = a.number + (status.code != SPL_OK);
+    spl_status noted = seen_set(rt->control, c->id, a.number + 1);
+    free(a.fits);
+    return status.code != SPL_OK ? status : noted;
+}
+
+spl_status spli_agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll) {
+    int64_t total = 0;
+    int per_member = coll->kind == SPL_COLL_REDUCE_SCATTER || coll->kind == SPL_COLL_ALL_TO_ALL;
+    int parts = per_member ? c->size : coll->kind != SPL_COLL_BARRIER;
+    for (int m = 0; m < parts; m++) total += coll->send_counts[m];
+    return agree(rt, c, coll, (int)coll->kind, total);
+}
+
+spl_status spli_agree_host(spl_runtime *rt, spl_comm *c, int kind, int64_t total) { return agree(rt, c, NULL, kind, total); }

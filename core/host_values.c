@@ -1,0 +1,147 @@
+/* host_values.c: barrier, agreed numbers and gathered bytes over the world, in host memory, not counted.
+ *
+ * They travel on the control channel, so that they work the same on every backend: each rank sends its bytes to rank 0 in
+ * pieces, rank 0 works out the answer (in rank order: the same bits in every run) and sends it to all. */
+#include "control.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct arrival { /* bytes on their way from one rank */
+    spl_runtime *rt;
+    int peer, kind;
+    uint64_t number;
+    char *into;
+    size_t bytes, got;
+    int pieces;
+    const char *what;
+} arrival;
+
+static const char *name_of(int kind) { return kind == SPLI_HOST_NUMBERS ? "an agreement of numbers" : "a gather of bytes"; }
+
+static spl_status send_bytes(spl_runtime *rt, int peer, int kind, uint64_t number, const void *bytes, size_t n) {
+    spli_message m = {.type = SPLI_HOST, .sequence = number};
+    m.as.host.kind = kind;
+    m.as.host.bytes = (int64_t)n;
+    size_t at = 0;
+    do { /* also of no bytes one message */
+        size_t piece = n - at < SPLI_HOST_PIECE ? n - at : SPLI_HOST_PIECE;
+        m.as.host.offset = (int64_t)at;
+        if (piece) memcpy(m.as.host.piece, (const char *)bytes + at, piece);
+        SPL_TRY(spli_control_send(rt, peer, &m));
+        at += piece;
+    } while (at < n);
+    return spli_ok();
+}
+
+/* An answer that is an error, so that no rank waits for one in vain. */
+static void send_failure(spl_runtime *rt, int kind, uint64_t number, const spl_status *s) {
+    spli_message m = {.type = SPLI_HOST, .sequence = number};
+    m.as.host.kind = kind;
+    m.as.host.code = (int32_t)s->code;
+    snprintf(m.as.host.piece, sizeof m.as.host.piece, "%.*s", SPLI_HOST_PIECE - 1, s->message);
+    for (int p = 1; p < rt->size; p++)
+        if (!rt->control->peers[p].ended) (void)spli_control_send(rt, p, &m); /* the first error is already on its way up */
+}
+
+static spl_status take_piece(arrival *a, const spli_message *m) {
+    size_t piece = a->bytes - a->got < SPLI_HOST_PIECE ? a->bytes - a->got : SPLI_HOST_PIECE;
+    if (m->as.host.code != SPL_OK) return spli_error((spl_code)m->as.host.code, "%.*s", SPLI_HOST_PIECE, m->as.host.piece);
+    if (m->as.host.kind != a->kind || m->as.host.bytes != (int64_t)a->bytes || m->sequence != a->number)
+        return spli_error(SPL_EDISAGREE, "ranks disagree: rank %d takes part in %s of %" PRId64 " bytes, rank %d in %s of %zu "
+                          "bytes; every rank must make the same collective calls", a->peer, name_of(m->as.host.kind),
+                          m->as.host.bytes, a->rt->rank, name_of(a->kind), a->bytes);
+    if (piece) memcpy(a->into + a->got, m->as.host.piece, piece);
+    a->got += piece;
+    a->pieces++;
+    return spli_ok();
+}
+
+static spl_status poll_arrival(void *ctx, int *done, uint64_t *progress) {
+    arrival *a = ctx;
+    SPL_TRY(spli_control_drain(a->rt, a->peer));
+    spli_letter **at = &a->rt->control->peers[a->peer].inbox;
+    while (*at && !(a->pieces && a->got == a->bytes)) {
+        spli_message *m = &(*at)->m;
+        if (m->type != SPLI_HOST) {
+            at = &(*at)->next;
+            continue;
+        }
+        spl_status status = m->sequence < a->number ? spli_ok() /* of a call that failed */ : take_piece(a, m);
+        spli_control_drop(at);
+        SPL_TRY(status);
+    }
+    *done = a->pieces && a->got == a->bytes;
+    *progress = a->rt->control->letters;
+    return *done ? spli_ok() : spli_control_ended(a->rt, a->peer, a->what);
+}
+
+static spl_status receive_bytes(spl_runtime *rt, int peer, int kind, uint64_t number, void *into, size_t n) {
+    arrival a = {.rt = rt, .peer = peer, .kind = kind, .number = number, .into = into, .bytes = n, .what = name_of(kind)};
+    char what[80];
+    snprintf(what, sizeof what, "rank %d in %s over all ranks", peer, a.what);
+    /* rank 0 answers only after it has waited for the last rank, so the others give it longer */
+    return spli_wait_for(rt, poll_arrival, &a, rt->rank == 0 ? rt->timeout : 2 * rt->timeout, 1, what);
+}
+
+static void combine(double *into, const double *x, int n, char op) {
+    for (int i = 0; i < n; i++) {
+        int better = op == '>' ? x[i] > into[i] : x[i] < into[i];
+        if (op == '+') into[i] += x[i];
+        else if (better || x[i] != x[i]) into[i] = x[i]; /* NaN stays visible */
+    }
+}
+
+/* `mine` of every rank to rank 0; there `all` [size * n] is filled, `op` makes it the answer ('\0': it is the answer). */
+static spl_status exchange(spl_runtime *rt, int kind, char op, const void *mine, size_t n, void *answer, size_t answer_bytes) {
+    SPL_TRY(spli_agree_host(rt, rt->world, kind, (int64_t)n));
+    uint64_t number = rt->world->sequence++;
+    if (rt->rank != 0) {
+        SPL_TRY(send_bytes(rt, 0, kind, number, mine, n));
+        return receive_bytes(rt, 0, kind, number, answer, answer_bytes);
+    }
+    spl_status status = spli_ok();
+    char *part = op ? malloc(n > 0 ? n : 1) : NULL;
+    if (op && !part) SPL_GO(spli_error(SPL_ENOMEM, "out of memory in %s", name_of(kind)), done);
+    if (n) memmove(answer, mine, n); /* rank 0's own part is the first */
+    for (int p = 1; p < rt->size; p++) {
+        SPL_GO(receive_bytes(rt, p, kind, number, op ? part : (char *)answer + (size_t)p * n, n), done);
+        if (op) combine(answer, (const double *)(const void *)part, (int)(n / sizeof(double)), op);
+    }
+    for (int p = 1; p < rt->size; p++) SPL_GO(send_bytes(rt, p, kind, number, answer, answer_bytes), done);
+done:
+    free(part);
+    if (status.code != SPL_OK) send_failure(rt, kind, number, &status);
+    return status;
+}
+
+spl_status spl_agree_doubles(spl_runtime *rt, double *values, int n, char op) {
+    if (op != '+' && op != '>' && op != '<')
+        return spli_error(SPL_EARG, "numbers are agreed with '+', '>' or '<', not with '%c'", op);
+    if (n < 0) return spli_error(SPL_EARG, "%d numbers were to be agreed; give 0 or more", n);
+    if (rt->size == 1 || rt->dry) return spli_ok();
+    size_t bytes = (size_t)n * sizeof *values;
+    return exchange(rt, SPLI_HOST_NUMBERS, op, values, bytes, values, bytes);
+}
+
+spl_status spl_gather_bytes(spl_runtime *rt, const void *mine, size_t n, void *out) {
+    int64_t all;
+    if (n > INT64_MAX) return spli_error(SPL_ENOMEM, "%zu bytes of every rank are more than can be gathered", n);
+    SPL_TRY(spli_mul_size((int64_t)n, rt->size, &all));
+    if (rt->size == 1 || rt->dry) {
+        for (int p = 0; p < rt->size; p++)
+            if (n) memmove((char *)out + (size_t)p * n, mine, n); /* alone, every rank is taken to say the same */
+        return spli_ok();
+    }
+    return exchange(rt, SPLI_HOST_BYTES, '\0', mine, n, out, (size_t)all);
+}
+
+spl_status spl_barrier(spl_runtime *rt) {
+    spl_coll coll = {.kind = SPL_COLL_BARRIER};
+    spl_request *r;
+    if (rt->size == 1 || rt->dry) return spli_ok();
+    SPL_TRY(spli_agree(rt, rt->world, &coll));
+    SPL_TRY(rt->world->ops->start(rt->world, &coll, NULL, 0, &r));
+    return spli_wait(rt, r, "a barrier over all ranks");
+}

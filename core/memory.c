@@ -1,0 +1,159 @@
+/* memory.c: all backend memory that core takes goes through here: sizes that overflow, memory that is not there, accounting. */
+#include "runtime.h"
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+spl_status spli_mul_size(int64_t a, int64_t b, int64_t *out) {
+    if (a < 0 || b < 0) return spli_error(SPL_EARG, "a size of %" PRId64 " x %" PRId64 " was asked for; sizes are 0 or more", a, b);
+    if (__builtin_mul_overflow(a, b, out))
+        return spli_error(SPL_ENOMEM, "a size of %" PRId64 " x %" PRId64 " does not fit 63 bits; use smaller sizes", a, b);
+    return spli_ok();
+}
+
+/* ---------------------------------------------------------------- what the machine has left */
+
+/* The number after `key` in a file of "key number" lines, or the file's first number when key is NULL; -1 when there is none. */
+static int64_t read_number(const char *path, const char *key) {
+    char line[256];
+    int64_t value = -1;
+    FILE *f = fopen(path, "re");
+    if (!f) return -1;
+    while (value < 0 && fgets(line, sizeof line, f)) {
+        const char *at = line;
+        if (key) {
+            size_t n = strlen(key);
+            if (strncmp(line, key, n) != 0 || (line[n] != ' ' && line[n] != ':')) continue;
+            at = line + n + 1;
+        }
+        if (sscanf(at, "%" SCNd64, &value) != 1) {
+            value = -1;
+            if (!key) break;
+        }
+    }
+    fclose(f);
+    return value;
+}
+
+/* What one control group leaves: its limit less what it uses, page cache that can be dropped not counted. */
+static int64_t group_free(const char *dir, const char *limit_file, const char *use_file, const char *cache_key) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", dir, limit_file);
+    int64_t limit = read_number(path, NULL); /* "max" is no number */
+    if (limit < 0 || limit > INT64_MAX / 2) return -1;
+    snprintf(path, sizeof path, "%s/%s", dir, use_file);
+    int64_t use = read_number(path, NULL);
+    if (use < 0) return -1;
+    snprintf(path, sizeof path, "%s/memory.stat", dir);
+    int64_t cache = read_number(path, cache_key);
+    if (cache > 0) use -= cache;
+    return limit > use ? limit - use : 0;
+}
+
+static int64_t least(int64_t a, int64_t b) { return a < 0 ? b : b < 0 || a < b ? a : b; }
+
+/* The tightest limit of this process's control group and all that it lies in (version 2, then 1). */
+static int64_t groups_free(void) {
+    char line[512], dir[560];
+    int64_t found = -1;
+    FILE *f = fopen("/proc/self/cgroup", "re");
+    while (f && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        int v2 = strncmp(line, "0::", 3) == 0;
+        const char *v1 = strstr(line, ":memory:");
+        if (!v2 && !v1) continue;
+        const char *root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+        snprintf(dir, sizeof dir, "%s%s", root, v2 ? line + 3 : v1 + 8);
+        for (;;) {
+            found = least(found, v2 ? group_free(dir, "memory.max", "memory.current", "inactive_file")
+                                    : group_free(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"));
+            char *slash = strrchr(dir, '/');
+            if (!slash || strlen(dir) <= strlen(root)) break;
+            *slash = '\0';
+        }
+    }
+    if (f) fclose(f);
+    return found;
+}
+
+int64_t spli_memory_free(void) {
+    int64_t kib = read_number("/proc/meminfo", "MemAvailable");
+    return least(kib < 0 ? -1 : kib * 1024, groups_free());
+}
+
+static int64_t resident(void) {
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (!f) return 0;
+    if (fscanf(f, "%*s %ld", &pages) != 1) pages = 0;
+    fclose(f);
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
+}
+
+/* ---------------------------------------------------------------- taking and giving back */
+
+static const char *category_name(spl_memory_category c) {
+    switch (c) {
+    case SPL_MEM_WEIGHTS: return "weights";
+    case SPL_MEM_ACTIVATIONS: return "activations";
+    case SPL_MEM_BUFFERS: return "communication buffers";
+    case SPL_MEM_WORKSPACE: return "workspace";
+    }
+    return "memory";
+}
+
+static spl_status refuse(spl_memory_category c, size_t bytes, int64_t room, const char *whose) {
+    const double GiB = 1024.0 * 1024.0 * 1024.0;
+    char left[80] = "an unknown number of bytes";
+    if (room >= 0) snprintf(left, sizeof left, "%" PRId64 " bytes (%.2f GiB)", room, (double)room / GiB);
+    return spli_error(SPL_ENOMEM, "%zu bytes (%.2f GiB) are wanted for %s, but only %s are free on this machine%s; use smaller "
+                      "sizes, more machines, or a smaller dtype", bytes, (double)bytes / GiB, category_name(c), left, whose);
+}
+
+/* Memory is promised freely by the kernel and the lack of it kills a process later, so large requests are held against what is
+ * there: less what this rank has taken and not touched yet; and, past this rank's share of the machine, with the other ranks of
+ * this host taking as much, since ranks run the same program. */
+static spl_status check_room(const spl_runtime *rt, spl_memory_category c, size_t bytes) {
+    enum { SMALL = 16 << 20 };
+    if (bytes < SMALL || !rt->backend->has_memory) return spli_ok();
+    int64_t room = spli_memory_free(), taken = 0;
+    if (room < 0) return spli_ok();
+    for (int i = 0; i <= SPL_MEM_WORKSPACE; i++) taken += rt->counters.bytes_now[i];
+    int64_t untouched = taken - resident();
+    if (untouched < 0) untouched = 0;
+    if (bytes > (size_t)room || (int64_t)bytes + untouched > room)
+        return refuse(c, bytes, room > untouched ? room - untouched : 0, "");
+    int ranks = rt->local_ranks;
+    if (ranks > 1 && rt->memory_share > 0 && taken + (int64_t)bytes > rt->memory_share &&
+        ((int64_t)bytes + untouched) > room / ranks) {
+        char whose[64];
+        snprintf(whose, sizeof whose, " for each of its %d ranks", ranks);
+        return refuse(c, bytes, (room - untouched) / ranks, whose);
+    }
+    return spli_ok();
+}
+
+spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void **out) {
+    *out = NULL;
+    if (bytes == 0) return spli_ok();
+    if (bytes > (size_t)INT64_MAX / 2)
+        return spli_error(SPL_ENOMEM, "%zu bytes are wanted for %s: more than any machine has; use smaller sizes", bytes,
+                          category_name(c));
+    if (rt->fail_alloc > 0 && --rt->fail_alloc == 0)
+        return spli_error(SPL_ENOMEM, "%zu bytes for %s were refused to test what follows", bytes, category_name(c));
+    SPL_TRY(check_room(rt, c, bytes));
+    spl_status status = rt->backend->alloc(rt->backend_ctx, bytes, out);
+    if (status.code == SPL_ENOMEM && rt->backend->has_memory) return refuse(c, bytes, spli_memory_free(), "");
+    SPL_TRY(status);
+    rt->counters.bytes_now[c] += (int64_t)bytes;
+    if (rt->counters.bytes_now[c] > rt->counters.bytes_peak[c]) rt->counters.bytes_peak[c] = rt->counters.bytes_now[c];
+    return spli_ok();
+}
+
+void spli_free(spl_runtime *rt, spl_memory_category c, void *p, size_t bytes) {
+    if (!p) return;
+    rt->backend->free(rt->backend_ctx, p, bytes);
+    rt->counters.bytes_now[c] -= (int64_t)bytes;
+}

@@ -1,0 +1,206 @@
+/* runtime.c: opening and closing what hangs on one rank, and how ranks end together.
+ *
+ * Opening: comm, control messages, cores, backend, queues. Closing: queues, backend, control messages, comm (MPI last).
+ *
+ * The end of a job: each rank tells every other once how it ended. A rank that did well waits for all the others; one that
+ * failed waits a little, so that the lowest of those that failed on their own account speaks, and then ends the job for all
+ * unless everybody has ended by then. A rank that failed only since another had ended is not the cause and does not speak. */
+#include "control.h"
+#include "cores.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- opening */
+
+static spl_status buffer_alloc(void *owner, size_t bytes, void **out) { return spli_alloc(owner, SPL_MEM_BUFFERS, bytes, out); }
+static void buffer_free(void *owner, void *p, size_t bytes) { spli_free(owner, SPL_MEM_BUFFERS, p, bytes); }
+
+static spl_status open_comm(spl_runtime *rt, const spl_runtime_config *config) {
+    rt->dry = config->dry_size > 0;
+    /* the backend is opened later, since it is told how many threads it has, which ranks agree on */
+    if (rt->dry) SPL_TRY(spli_comm_dry_open(config->dry_rank, config->dry_size, rt->backend, NULL, NULL, &rt->world));
+    else if (spli_comm_mpi_launched()) SPL_TRY(spli_comm_mpi_open(rt->backend, NULL, NULL, &rt->world));
+    else SPL_TRY(spli_comm_self_open(rt->backend, NULL, NULL, &rt->world));
+    rt->rank = rt->world->rank;
+    rt->size = rt->world->size;
+    rt->world->memory = (spl_comm_memory){.alloc = buffer_alloc, .free = buffer_free, .owner = rt};
+    return spli_ok();
+}
+
+static int threads_asked_for(const spl_runtime_config *config) {
+    if (config->threads > 0) return config->threads;
+    const char *text = getenv("OMP_NUM_THREADS");
+    int n = text ? atoi(text) : 0; /* "4,2" means 4 at the outermost level */
+    return n > 0 ? n : 0;
+}
+
+static spl_status share_cores(spl_runtime *rt, const spl_runtime_config *config) {
+    int asked = threads_asked_for(config);
+    rt->threads = asked > 0 ? asked : 1;
+    rt->local_ranks = 1;
+    if (rt->dry) return spli_ok();
+    spli_cores here, *all = malloc(sizeof *all * (size_t)rt->size);
+    if (!all) return spli_error(SPL_ENOMEM, "out of memory while opening %d ranks", rt->size);
+    spli_cores_here(&here);
+    spl_status status = spl_gather_bytes(rt, &here, sizeof here, all);
+    if (status.code == SPL_OK) {
+        int share = spli_cores_threads(all, rt->size, rt->rank, &rt->local_ranks);
+        if (asked == 0) rt->threads = share;
+    }
+    free(all);
+    return status;
+}
+
+static spl_status open_backend(spl_runtime *rt) {
+    const spl_backend_ops *b = rt->backend;
+    SPL_TRY(b->open(rt->rank, rt->threads, &rt->backend_ctx));
+    rt->backend_open = 1;
+    SPL_TRY(b->queue_open(rt->backend_ctx, &rt->compute));
+    rt->comm_queue = rt->compute; /* sums and copies of collectives run in line with compute */
+    rt->world->backend_ctx = rt->backend_ctx;
+    rt->world->queue = rt->comm_queue;
+    return spli_ok();
+}
+
+static spl_status check_config(const spl_runtime_config *c) {
+    if (c->backend && c->backend->abi != SPL_BACKEND_ABI)
+        return spli_error(SPL_EENV, "backend %s was built for interface %d, this program has %d; build both from one version",
+                          c->backend->name, c->backend->abi, SPL_BACKEND_ABI);
+    if (c->timeout < 0 || c->timeout != c->timeout)
+        return spli_error(SPL_EUSAGE, "the time limit is %g s; give seconds above 0", c->timeout);
+    if (c->threads < 0) return spli_error(SPL_EUSAGE, "%d threads were asked for; give 1 or more", c->threads);
+    return spli_ok();
+}
+
+static void close_backend(spl_runtime *rt) {
+    if (!rt->backend_open) return;
+    if (rt->compute) rt->backend->queue_close(rt->backend_ctx, rt->compute);
+    rt->backend->close(rt->backend_ctx);
+    rt->backend_open = 0;
+    rt->compute = rt->comm_queue = NULL;
+    rt->backend_ctx = NULL;
+}
+
+spl_status spl_runtime_open(const spl_runtime_config *config, spl_runtime **out) {
+    static const spl_runtime_config defaults;
+    spl_status status = spli_ok();
+    *out = NULL;
+    if (!config) config = &defaults;
+    SPL_TRY(check_config(config));
+    spl_runtime *rt = calloc(1, sizeof *rt);
+    if (!rt) return spli_error(SPL_ENOMEM, "out of memory while opening the runtime");
+    rt->backend = config->backend ? config->backend : &splk_cpu_backend;
+    rt->timeout = config->timeout > 0 ? config->timeout : 60;
+    rt->interrupt = config->interrupt;
+    rt->next_comm_id = 1; /* 0 is the world */
+    SPL_GO(open_comm(rt, config), fail);
+    SPL_GO(spli_control_open(rt), fail);
+    SPL_GO(share_cores(rt, config), fail);
+    SPL_GO(open_backend(rt), fail);
+    int64_t room = spli_memory_free();
+    rt->memory_share = room > 0 && !rt->dry ? room / rt->local_ranks : 0;
+    rt->check = config->check_collectives != 0;
+    *out = rt;
+    return spli_ok();
+fail:
+    close_backend(rt);
+    spli_control_close(rt);
+    /* Other ranks may be well: closing MPI would wait for them. The process is about to end, which ends the job. */
+    if (rt->world && (rt->size == 1 || rt->dry)) rt->world->ops->close(rt->world);
+    free(rt);
+    return status;
+}
+
+spl_status spl_runtime_close(spl_runtime *rt, int *leaked) {
+    if (leaked) *leaked = 0;
+    if (!rt) return spli_ok();
+    const spl_counters *c = &rt->counters;
+    if (leaked) *leaked = (int)(c->live_tensors + c->live_storages + c->live_meshes + c->live_blocks);
+    spl_status status = spli_wait_queue(rt, rt->compute);
+    close_backend(rt);
+    rt->world->ops->close(rt->world);
+    rt->world = NULL;
+    spli_control_close(rt);
+    free(rt);
+    return status;
+}
+
+/* ---------------------------------------------------------------- small things */
+
+int spl_rank(const spl_runtime *rt) { return rt->rank; }
+int spl_size(const spl_runtime *rt) { return rt->size; }
+int spl_threads(const spl_runtime *rt) { return rt->threads; }
+void spl_runtime_set_check(spl_runtime *rt, int on) { rt->check = on != 0; }
+
+void spl_runtime_set_site(spl_runtime *rt, const char *site) {
+    snprintf(rt->site, sizeof rt->site, "%s", site ? site : "");
+}
+
+/* ---------------------------------------------------------------- the end */
+
+typedef struct finish_wait {
+    spl_runtime *rt;
+    double until; /* < 0: without limit */
+    int all;
+} finish_wait;
+
+static spl_status poll_finish(void *ctx, int *done, uint64_t *progress) {
+    finish_wait *w = ctx;
+    w->all = 1;
+    for (int p = 0; p < w->rt->size; p++) {
+        if (p == w->rt->rank) continue;
+        SPL_TRY(spli_control_drain(w->rt, p));
+        w->all &= w->rt->control->peers[p].ended;
+    }
+    *done = w->all || (w->until >= 0 && spli_now() > w->until);
+    *progress = w->rt->control->letters;
+    return spli_ok();
+}
+
+/* Who failed first in rank order, on its own account if anybody did; -1: nobody. */
+static int first_failure(const spl_runtime *rt, int exit_code, int follows, int *code) {
+    int found = -1, found_follows = 1;
+    for (int p = 0; p < rt->size; p++) {
+        const spli_peer *peer = &rt->control->peers[p];
+        int his = p == rt->rank ? exit_code : peer->ended ? peer->exit_code : 0;
+        int his_follows = p == rt->rank ? follows : peer->follows;
+        if (his == 0 || (found >= 0 && his_follows >= found_follows)) continue;
+        found = p;
+        found_follows = his_follows;
+        *code = his;
+    }
+    return found;
+}
+
+void spl_runtime_finish(spl_runtime *rt, int exit_code, double seconds, int *speak, int *worst, int *all) {
+    *worst = exit_code;
+    *speak = exit_code != 0;
+    *all = 1;
+    if (rt->size == 1 || rt->dry) return;
+    spli_message m = {.type = SPLI_ENDED};
+    int follows = exit_code != 0 && rt->control->follows;
+    m.as.ended.exit_code = exit_code;
+    m.as.ended.follows = follows;
+    /* a message that does not get through is the other's loss: this rank ends in any case */
+    for (int p = 0; p < rt->size && !rt->control->said_end; p++)
+        if (p != rt->rank) (void)spli_control_send(rt, p, &m);
+    rt->control->said_end = 1;
+
+    const char *what = "the other ranks to end";
+    const volatile int *interrupt = rt->interrupt;
+    if (exit_code != 0) rt->interrupt = NULL; /* an interrupt may be why this rank ends: the others are still asked */
+    finish_wait w = {.rt = rt, .until = exit_code == 0 ? -1 : spli_now() + seconds};
+    spl_status status = spli_wait_for(rt, poll_finish, &w, -1, 0, what);
+    if (status.code == SPL_OK && exit_code != 0 && !w.all && first_failure(rt, exit_code, follows, worst) != rt->rank) {
+        w.until += seconds + 0.5; /* whoever speaks comes later than this rank, and must not be cut short */
+        status = spli_wait_for(rt, poll_finish, &w, -1, 0, what);
+    }
+    rt->interrupt = interrupt;
+    *all = w.all;
+    *worst = 0;
+    *speak = first_failure(rt, exit_code, follows, worst) == rt->rank;
+    if (status.code != SPL_OK && *worst == 0) *worst = spl_exit_code(status.code);
+}
+
+void spl_runtime_abort(spl_runtime *rt, int exit_code) { rt->world->ops->abort(rt->world, exit_code); }
