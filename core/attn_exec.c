@@ -48,8 +48,9 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
         l->shape[2] = i == 0 ? q->shape[2] : q->shape[1];
         l->shape[3] = q->shape[3];
         for (int a = 0; q->mesh && a < l->naxes; a++) {
-            if (l->axis_size[a] == 1) l->axes[a] = (spl_placement){0};
-            if (i == 1 && l->axes[a].place == SPL_SHARD && l->axes[a].dim > 0) l->axes[a].dim = 3 - l->axes[a].dim; /* heads before seq */
+            if (i == 1 && l->axes[a].place == SPL_SHARD && l->axes[a].dim == 3) l->axes[a] = (spl_placement){0}; /* of one rank */
+            if (i == 1 && l->axes[a].place == SPL_SHARD && l->axes[a].dim > 0)
+                l->axes[a].dim = 3 - l->axes[a].dim; /* heads before seq */
         }
         out[i].dtype = i == 0 || q->dtype == SPL_F64 ? q->dtype : SPL_F32;
     }

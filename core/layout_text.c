@@ -123,7 +123,8 @@ int spl_layout_format(const spl_layout *l, char *out, size_t n) {
         if (p->scheme != SPL_CONTIGUOUS) PUT(",%s", scheme_names[p->scheme]);
         if (spli_unit(p) > 1) PUT(",unit:%lld", (long long)p->unit);
         if (spli_cover(p) > 1) PUT(",cover:%lld", (long long)p->cover);
-        if (p->nest) PUT(",nest:%d", p->nest);
+        int sharing[SPL_MAX_AXES]; /* the order matters only where axes share a dimension */
+        if (p->nest && spli_layout_nesting(l, p->dim, sharing) > 1) PUT(",nest:%d", p->nest);
         PUT(")");
     }
     if (!used) PUT("replicate");

@@ -24,10 +24,7 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
     out[0].dtype = table->dtype;
     for (int a = 0; ids->mesh && a < y->naxes; a++) {
         const spl_placement *pi = &ids->layout.axes[a], *pt = &table->layout.axes[a];
-        if (y->axis_size[a] == 1) {
-            y->axes[a] = (spl_placement){0};
-            continue;
-        }
+        if (y->axis_size[a] == 1) continue;
         if (pi->place == SPL_PARTIAL) return spli_rule_error("embed", &ids->layout, a, "the ids are a pending sum", "ids must be finished");
         if (pt->place == SPL_REPLICATE) continue;
         if (pi->place != SPL_REPLICATE || pt->place != SPL_SHARD || pt->dim != 0)

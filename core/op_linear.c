@@ -44,8 +44,9 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
         const spl_placement *px = &x->layout.axes[a], *pw = &w->layout.axes[a];
         spl_placement *py = &y->axes[a];
         char given[96], t1[24], t2[24];
-        if (x->layout.axis_size[a] == 1) {
-            *py = (spl_placement){0};
+        if (x->layout.axis_size[a] == 1) { /* does nothing, but says what it would do */
+            if (pw->place == SPL_SHARD && pw->dim == 0) *py = *pw, py->dim = last;
+            else if (px->place == SPL_SHARD && px->dim == last) *py = (spl_placement){0};
             continue;
         }
         int column = px->place == SPL_REPLICATE && pw->place == SPL_SHARD && pw->dim == 0;

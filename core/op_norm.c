@@ -42,7 +42,7 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
         memcpy(l->shape, x->shape, sizeof l->shape);
         out[i].dtype = i == 0 ? x->dtype : x->dtype == SPL_F64 ? SPL_F64 : SPL_F32;
         for (int a = 0; x->mesh && a < l->naxes; a++)
-            if (l->axis_size[a] == 1) l->axes[a] = (spl_placement){0};
+            if (i > 0 && l->axes[a].place == SPL_SHARD && l->axes[a].dim == last) l->axes[a] = (spl_placement){0}; /* of one rank */
     }
     return spli_ok();
 }

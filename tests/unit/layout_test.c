@@ -303,7 +303,7 @@ static void test_text(void) {
     int64_t shape[] = {4, 12};
     spl_layout l, again;
     char text[200];
-    const char *good[] = {"replicate", "cp=shard(1,zigzag), tp=shard(2,unit:4)", "cp=partial, tp=shard(1,striped)", "tp=shard(2,unit:2,cover:3,nest:1)"};
+    const char *good[] = {"replicate", "cp=shard(1,zigzag), tp=shard(2,unit:4)", "cp=partial, tp=shard(1,striped)", "cp=shard(2,unit:2,cover:3,nest:2), tp=shard(2,unit:2,cover:3,nest:1)"};
     for (int i = 0; i < 4; i++) {
         spl_status s = spl_layout_parse(good[i], &mesh, 2, shape, &l);
         spl_layout_format(&l, text, sizeof text);
