@@ -1,9 +1,10 @@
-/* lblock.c: spl.block{...}: the transformer block: definition, schedule, forward with its saved outputs, FLOPs, explain. */
+/* lblock.c: spl.block{...}: the transformer block: definition, schedule, forward with its saved outputs, FLOPs,
+ * explain. */
 #include <string.h>
 #include "lspl.h"
 
-static const char *const fields[] = {"config", "mesh", "schedule", "params", "param", "input", "forward", "flops", "explain",
-                                     "check", "release", NULL};
+static const char *const fields[] = {"config", "mesh",    "schedule", "params",      "param",   "input", "forward",
+                                     "flops",  "explain", "check",    "dropout_key", "release", NULL};
 
 static spl_block *check_block(lua_State *L, int index, const char *function) {
     spl_block **p = luaL_testudata(L, index, LSPL_BLOCK);
@@ -38,8 +39,9 @@ static const char *const activations[] = {"none", "gelu_tanh", "gelu_erf", "silu
 /* spl.block{...} [local]: of GPT unless said otherwise */
 static int block_new(lua_State *L) {
     static const char *const options[] = {
-        "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "eps", "qkv", "bias", "qkv_bias", "out_bias", "mlp_bias", "act",
-        "gated", "rope_theta", "causal", "dropout", "dropout_attention", "dropout_hidden", "seed", "instance", "dtype", NULL};
+        "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "eps", "qkv", "bias", "qkv_bias", "out_bias",
+        "mlp_bias", "act", "gated", "rope_theta", "causal", "dropout", "dropout_attention", "dropout_hidden", "seed",
+        "instance", "dtype", NULL};
     static const char function[] = "block";
     const int at = 1;
     lspl_known_fields(L, at, function, options);
@@ -64,7 +66,8 @@ static int block_new(lua_State *L) {
     c.out_bias = lspl_field_boolean(L, at, function, "out_bias", bias);
     c.mlp_bias = lspl_field_boolean(L, at, function, "mlp_bias", bias);
     c.gated = lspl_field_boolean(L, at, function, "gated", 0);
-    c.act = (spl_activation)lspl_field_choice(L, at, function, "act", activations, c.gated ? SPL_ACT_SILU : SPL_ACT_GELU_TANH);
+    c.act = (spl_activation)lspl_field_choice(L, at, function, "act", activations,
+                                              c.gated ? SPL_ACT_SILU : SPL_ACT_GELU_TANH);
     c.rope_theta = lspl_field_number(L, at, function, "rope_theta", 0.0);
     c.causal = lspl_field_boolean(L, at, function, "causal", 1);
     double dropout = lspl_field_number(L, at, function, "dropout", 0.0);
@@ -73,7 +76,8 @@ static int block_new(lua_State *L) {
     c.seed = (uint64_t)lspl_field_integer(L, at, function, "seed", 0);
     int64_t instance = lspl_field_integer(L, at, function, "instance", 0);
     if (instance < 0 || instance > INT32_MAX) {
-        lspl_raisef(L, SPL_EARG, "block: instance is %lld; it counts the blocks of a model from 0", (long long)instance);
+        lspl_raisef(L, SPL_EARG, "block: instance is %lld; it counts the blocks of a model from 0",
+                    (long long)instance);
     }
     c.instance = (int)instance;
     lua_getfield(L, at, "dtype");
@@ -86,17 +90,33 @@ static int block_new(lua_State *L) {
 }
 
 static void push_config(lua_State *L, const spl_block_config *c) {
-    const struct { const char *name; int64_t value; } integers[] = {
-        {"hidden", c->hidden}, {"heads", c->heads}, {"kv_heads", c->kv_heads}, {"head_dim", c->head_dim}, {"ffn", c->ffn},
-        {"seed", (int64_t)c->seed}, {"instance", c->instance}};
-    const struct { const char *name; double value; } numbers[] = {
-        {"eps", c->eps}, {"rope_theta", c->rope_theta}, {"dropout_attention", c->dropout_attention},
-        {"dropout_hidden", c->dropout_hidden}};
-    const struct { const char *name; int value; } flags[] = {
-        {"qkv_bias", c->qkv_bias}, {"out_bias", c->out_bias}, {"mlp_bias", c->mlp_bias}, {"gated", c->gated}, {"causal", c->causal}};
-    const struct { const char *name, *value; } texts[] = {
-        {"norm", norms[c->norm]}, {"qkv", projections[c->separate_qkv != 0]}, {"act", activations[c->act]},
-        {"dtype", spl_dtype_name(c->dtype)}};
+    const struct {
+        const char *name;
+        int64_t value;
+    } integers[] = {{"hidden", c->hidden},     {"heads", c->heads}, {"kv_heads", c->kv_heads},
+                    {"head_dim", c->head_dim}, {"ffn", c->ffn},     {"seed", (int64_t)c->seed},
+                    {"instance", c->instance}};
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"eps", c->eps},
+                   {"rope_theta", c->rope_theta},
+                   {"dropout_attention", c->dropout_attention},
+                   {"dropout_hidden", c->dropout_hidden}};
+    const struct {
+        const char *name;
+        int value;
+    } flags[] = {{"qkv_bias", c->qkv_bias},
+                 {"out_bias", c->out_bias},
+                 {"mlp_bias", c->mlp_bias},
+                 {"gated", c->gated},
+                 {"causal", c->causal}};
+    const struct {
+        const char *name, *value;
+    } texts[] = {{"norm", norms[c->norm]},
+                 {"qkv", projections[c->separate_qkv != 0]},
+                 {"act", activations[c->act]},
+                 {"dtype", spl_dtype_name(c->dtype)}};
     lua_createtable(L, 0, 22);
     for (size_t i = 0; i < sizeof integers / sizeof *integers; i++) {
         lua_pushinteger(L, (lua_Integer)integers[i].value);
@@ -175,8 +195,8 @@ static void read_size(lua_State *L, int index, const char *function, int64_t *ba
     *batch = lspl_field_integer(L, index, function, "batch", 1);
     *seq = lspl_field_integer(L, index, function, "seq", -1);
     if (*batch < 0 || *seq < 0) {
-        lspl_raisef(L, SPL_EARG, "%s: batch = %lld and seq = %lld; both are needed, zero or more", function, (long long)*batch,
-                    (long long)*seq);
+        lspl_raisef(L, SPL_EARG, "%s: batch = %lld and seq = %lld; both are needed, zero or more", function,
+                    (long long)*batch, (long long)*seq);
     }
 }
 
@@ -275,6 +295,22 @@ static int block_flops(lua_State *L) {
     return 3;
 }
 
+/* block:dropout_key("attention" | "hidden0" | "hidden1" [, step]) -> the two words of its Philox key [local] */
+static int block_dropout_key(lua_State *L) {
+    static const char *const which[] = {"attention", "hidden0", "hidden1", NULL};
+    const spl_block *b = check_block(L, 1, "block:dropout_key");
+    int i = 0;
+    if (lua_type(L, 2) != LUA_TSTRING)
+        lspl_bad_argument(L, "block:dropout_key", "which", "attention, hidden0 or hidden1", 2);
+    while (which[i] && strcmp(which[i], lua_tostring(L, 2))) i++;
+    if (!which[i]) lspl_bad_argument(L, "block:dropout_key", "which", "attention, hidden0 or hidden1", 2);
+    int64_t step = lua_isnoneornil(L, 3) ? 0 : lspl_integer(L, 3, "block:dropout_key", "step");
+    spl_rng_key key = spl_block_dropout_key(b, i, (uint64_t)step);
+    lua_pushinteger(L, key.word[0]);
+    lua_pushinteger(L, key.word[1]);
+    return 2;
+}
+
 /* ---- explain */
 
 typedef struct explain_list {
@@ -370,8 +406,10 @@ static int block_index(lua_State *L) {
     if (!strcmp(key, "config")) {
         push_config(L, spl_block_config_of(b));
     } else if (!strcmp(key, "mesh")) {
-        if (spl_block_mesh(b)) lspl_push_mesh(L, spl_block_mesh(b));
-        else lua_pushnil(L);
+        if (spl_block_mesh(b))
+            lspl_push_mesh(L, spl_block_mesh(b));
+        else
+            lua_pushnil(L);
     } else {
         return lspl_unknown_field(L, "a block", 2, fields);
     }
@@ -387,18 +425,28 @@ static int block_tostring(lua_State *L) {
     const spl_block_config *c = spl_block_config_of(*p);
     char mesh[SPL_MAX_AXES * (SPL_NAME_BYTES + 48)] = "not scheduled";
     if (spl_block_mesh(*p)) spl_mesh_format(spl_mesh_spec_of(spl_block_mesh(*p)), mesh, sizeof mesh);
-    lua_pushfstring(L, "block hidden %I, heads %I, kv_heads %I, head_dim %I, ffn %I, %s, %s norm, %s (%s)", (LUAI_UACINT)c->hidden,
-                    (LUAI_UACINT)c->heads, (LUAI_UACINT)c->kv_heads, (LUAI_UACINT)c->head_dim, (LUAI_UACINT)c->ffn,
-                    spl_dtype_name(c->dtype), norms[c->norm], activations[c->act], mesh);
+    lua_pushfstring(L, "block hidden %I, heads %I, kv_heads %I, head_dim %I, ffn %I, %s, %s norm, %s (%s)",
+                    (LUAI_UACINT)c->hidden, (LUAI_UACINT)c->heads, (LUAI_UACINT)c->kv_heads, (LUAI_UACINT)c->head_dim,
+                    (LUAI_UACINT)c->ffn, spl_dtype_name(c->dtype), norms[c->norm], activations[c->act], mesh);
     return 1;
 }
 
 void lspl_open_block(lua_State *L) {
-    static const luaL_Reg methods[] = {{"schedule", block_schedule}, {"params", block_params},   {"param", block_param},
-                                       {"input", block_input},       {"forward", block_forward}, {"flops", block_flops},
-                                       {"explain", block_explain},   {"check", block_check},     {"release", block_release},
+    static const luaL_Reg methods[] = {{"schedule", block_schedule},
+                                       {"params", block_params},
+                                       {"param", block_param},
+                                       {"input", block_input},
+                                       {"forward", block_forward},
+                                       {"flops", block_flops},
+                                       {"explain", block_explain},
+                                       {"check", block_check},
+                                       {"release", block_release},
+                                       {"dropout_key", block_dropout_key},
                                        {NULL, NULL}};
-    static const luaL_Reg meta[] = {{"__gc", block_release}, {"__close", block_release}, {"__tostring", block_tostring}, {NULL, NULL}};
+    static const luaL_Reg meta[] = {{"__gc", block_release},
+                                    {"__close", block_release},
+                                    {"__tostring", block_tostring},
+                                    {NULL, NULL}};
     static const luaL_Reg saved[] = {{"release", saved_release}, {NULL, NULL}};
     luaL_newmetatable(L, LSPL_BLOCK);
     luaL_setfuncs(L, meta, 0);

@@ -1,11 +1,13 @@
-/* lfields.c: option tables and plain arguments: typed, named in every message, unknown keys answered with the nearest. */
+/* lfields.c: option tables and plain arguments: typed, named in every message, unknown keys answered with the nearest.
+ */
 #include <stdio.h>
 #include <string.h>
 #include "lspl.h"
 
 enum { LONGEST_NAME = 40 };
 
-/* Edit distance (insertions, deletions, substitutions, neighbours swapped) of two short names; long ones are far away. */
+/* Edit distance (insertions, deletions, substitutions, neighbours swapped) of two short names; long ones are far away.
+ */
 static int distance(const char *a, const char *b) {
     size_t na = strlen(a), nb = strlen(b);
     if (na > LONGEST_NAME || nb > LONGEST_NAME) return LONGEST_NAME;
@@ -97,15 +99,16 @@ double lspl_number(lua_State *L, int index, const char *function, const char *ar
 int lspl_dim(lua_State *L, int index, const char *function, const char *argument, int ndim) {
     int64_t d = lspl_integer(L, index, function, argument);
     if (d < 1 || d > ndim) {
-        lspl_raisef(L, SPL_EARG, "%s: argument '%s': dimension %lld of a tensor of %d; dimensions count from 1", function,
-                    argument, (long long)d, ndim);
+        lspl_raisef(L, SPL_EARG, "%s: argument '%s': dimension %lld of a tensor of %d; dimensions count from 1",
+                    function, argument, (long long)d, ndim);
     }
     return (int)d - 1;
 }
 
 spl_dtype lspl_dtype(lua_State *L, int index, const char *function, const char *argument) {
     spl_dtype t = SPL_F32;
-    if (lua_type(L, index) != LUA_TSTRING) lspl_bad_argument(L, function, argument, "the name of a dtype, as \"f32\"", index);
+    if (lua_type(L, index) != LUA_TSTRING)
+        lspl_bad_argument(L, function, argument, "the name of a dtype, as \"f32\"", index);
     if (!spl_dtype_parse(lua_tostring(L, index), &t)) {
         const char *names[SPL_DTYPE_COUNT + 1] = {NULL};
         char all[120];
@@ -127,15 +130,16 @@ int lspl_shape(lua_State *L, int index, const char *function, const char *argume
     }
     for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
         if (!lua_isinteger(L, -2)) {
-            lspl_raisef(L, SPL_EARG, "%s: argument '%s': a list of sizes such as {2, 3} has no named fields", function, argument);
+            lspl_raisef(L, SPL_EARG, "%s: argument '%s': a list of sizes such as {2, 3} has no named fields", function,
+                        argument);
         }
     }
     for (lua_Unsigned i = 0; i < n; i++) {
         int ok = lua_rawgeti(L, index, (lua_Integer)i + 1) == LUA_TNUMBER;
         lua_Integer v = ok ? lua_tointegerx(L, -1, &ok) : 0;
         if (!ok || v < 0) {
-            lspl_raisef(L, SPL_EARG, "%s: argument '%s': size %d is %s; sizes are integers, zero or more", function, argument,
-                        (int)i + 1, luaL_tolstring(L, -1, NULL));
+            lspl_raisef(L, SPL_EARG, "%s: argument '%s': size %d is %s; sizes are integers, zero or more", function,
+                        argument, (int)i + 1, luaL_tolstring(L, -1, NULL));
         }
         shape[i] = v;
         lua_pop(L, 1);
@@ -167,8 +171,10 @@ double lspl_field_number(lua_State *L, int index, const char *function, const ch
 int lspl_field_boolean(lua_State *L, int index, const char *function, const char *key, int fallback) {
     index = lua_absindex(L, index);
     int type = push_field(L, index, key), v = fallback;
-    if (type == LUA_TBOOLEAN) v = lua_toboolean(L, -1);
-    else if (type != LUA_TNIL) lspl_bad_argument(L, function, key, "true or false", -1);
+    if (type == LUA_TBOOLEAN)
+        v = lua_toboolean(L, -1);
+    else if (type != LUA_TNIL)
+        lspl_bad_argument(L, function, key, "true or false", -1);
     lua_pop(L, 1);
     return v;
 }
@@ -177,13 +183,16 @@ const char *lspl_field_string(lua_State *L, int index, const char *function, con
     index = lua_absindex(L, index);
     int type = push_field(L, index, key);
     const char *v = fallback;
-    if (type == LUA_TSTRING) v = lua_tostring(L, -1); /* kept alive by the table */
-    else if (type != LUA_TNIL) lspl_bad_argument(L, function, key, "a string", -1);
+    if (type == LUA_TSTRING)
+        v = lua_tostring(L, -1); /* kept alive by the table */
+    else if (type != LUA_TNIL)
+        lspl_bad_argument(L, function, key, "a string", -1);
     lua_pop(L, 1);
     return v;
 }
 
-int lspl_field_choice(lua_State *L, int index, const char *function, const char *key, const char *const *names, int fallback) {
+int lspl_field_choice(lua_State *L, int index, const char *function, const char *key, const char *const *names,
+                      int fallback) {
     const char *v = lspl_field_string(L, index, function, key, NULL);
     if (!v) return fallback;
     for (int i = 0; names[i]; i++) {

@@ -1,6 +1,6 @@
 /* llayout.c: spl.layout("tp=shard(2)", mesh, {1, 8, 4}): who holds what, as plain data. The mesh may also be what
- * spl.mesh.parse gives, so that layouts of meshes that are not here can be looked at from one rank. Coordinates count from 0
- * as ranks do; dimensions and the positions of segments count from 1. */
+ * spl.mesh.parse gives, so that layouts of meshes that are not here can be looked at from one rank. Coordinates count
+ * from 0 as ranks do; dimensions and the positions of segments count from 1. */
 #include <stdio.h>
 #include <string.h>
 #include "lspl.h"
@@ -57,8 +57,9 @@ static void spec_from_table(lua_State *L, int index, const char *function, spl_m
         const char *name = lspl_field_string(L, -1, function, "name", NULL);
         int64_t size = lspl_field_integer(L, -1, function, "size", 0);
         if (!name || !*name || strlen(name) >= SPL_NAME_BYTES || size < 1 || size > INT32_MAX) {
-            lspl_raisef(L, SPL_EARG, "%s: axis %d of the mesh needs a name of at most %d letters and a size of 1 or more",
-                        function, (int)i + 1, (int)SPL_NAME_BYTES - 1);
+            lspl_raisef(L, SPL_EARG,
+                        "%s: axis %d of the mesh needs a name of at most %d letters and a size of 1 or more", function,
+                        (int)i + 1, (int)SPL_NAME_BYTES - 1);
         }
         strcpy(spec->axes[i].name, name);
         spec->axes[i].size = (int)size;
@@ -81,13 +82,14 @@ void lspl_layout_argument(lua_State *L, int index, const char *function, const s
     int same = out->ndim == ndim && out->naxes == mesh->naxes;
     for (int i = 0; same && i < ndim; i++) same = out->shape[i] == shape[i];
     if (!same) {
-        lspl_raisef(L, SPL_EARG, "%s: the layout was made for another shape or mesh; make one with spl.layout(text, mesh, shape)",
+        lspl_raisef(L, SPL_EARG,
+                    "%s: the layout was made for another shape or mesh; make one with spl.layout(text, mesh, shape)",
                     function);
     }
     for (int i = 0; i < mesh->naxes; i++) {
         if (out->axis_size[i] != mesh->axes[i].size || strcmp(out->axis_name[i], mesh->axes[i].name)) {
-            lspl_raisef(L, SPL_EARG, "%s: the layout is of a mesh whose axis %d is %s=%d, here it is %s=%d", function, i + 1,
-                        out->axis_name[i], out->axis_size[i], mesh->axes[i].name, mesh->axes[i].size);
+            lspl_raisef(L, SPL_EARG, "%s: the layout is of a mesh whose axis %d is %s=%d, here it is %s=%d", function,
+                        i + 1, out->axis_name[i], out->axis_size[i], mesh->axes[i].name, mesh->axes[i].size);
         }
     }
 }
@@ -116,13 +118,15 @@ static void check_coords(lua_State *L, int index, const char *function, const la
     const spl_layout *l = &o->layout;
     if (lua_isnoneornil(L, index)) {
         if (!o->placed) {
-            lspl_raisef(L, SPL_EARG, "%s: this layout is of a mesh that is not here; say whose part: coordinates such as {0, 1}",
+            lspl_raisef(L, SPL_EARG,
+                        "%s: this layout is of a mesh that is not here; say whose part: coordinates such as {0, 1}",
                         function);
         }
         memcpy(coords, o->coords, sizeof o->coords);
         return;
     }
-    if (!lua_istable(L, index)) lspl_bad_argument(L, function, "coords", "coordinates such as {tp = 1} or {0, 1}", index);
+    if (!lua_istable(L, index))
+        lspl_bad_argument(L, function, "coords", "coordinates such as {tp = 1} or {0, 1}", index);
     lua_Unsigned n = lua_rawlen(L, index);
     if (n && n != (lua_Unsigned)l->naxes) {
         lspl_raisef(L, SPL_EARG, "%s: %d coordinates for a mesh of %d axes", function, (int)n, l->naxes);
@@ -140,8 +144,8 @@ static void check_coords(lua_State *L, int index, const char *function, const la
             c = lspl_field_integer(L, index, function, l->axis_name[i], 0);
         }
         if (c < 0 || c >= l->axis_size[i]) {
-            lspl_raisef(L, SPL_EARG, "%s: coordinate %lld on axis '%s' of %d ranks; coordinates count from 0", function,
-                        (long long)c, l->axis_name[i], l->axis_size[i]);
+            lspl_raisef(L, SPL_EARG, "%s: coordinate %lld on axis '%s' of %d ranks; coordinates count from 0",
+                        function, (long long)c, l->axis_name[i], l->axis_size[i]);
         }
         coords[i] = (int)c;
     }
@@ -153,7 +157,8 @@ static int layout_segments(lua_State *L) {
     int dim = lspl_dim(L, 2, "layout:segments", "dim", o->layout.ndim), coords[SPL_MAX_AXES];
     check_coords(L, 3, "layout:segments", o, coords);
     int n = spl_layout_segments(&o->layout, coords, dim, NULL, 0);
-    spl_segment *s = lua_newuserdatauv(L, sizeof *s * (size_t)(n > 0 ? n : 1), 0); /* collected whatever happens below */
+    spl_segment *s =
+        lua_newuserdatauv(L, sizeof *s * (size_t)(n > 0 ? n : 1), 0); /* collected whatever happens below */
     spl_layout_segments(&o->layout, coords, dim, s, n);
     lua_createtable(L, n, 0);
     for (int i = 0; i < n; i++) {
@@ -201,9 +206,12 @@ static int layout_index(lua_State *L) {
     if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
     const layout_object *o = check_object(L, 1, "layout", "self");
     const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
-    if (!strcmp(key, "shape")) lspl_push_int64s(L, o->layout.shape, o->layout.ndim);
-    else if (!strcmp(key, "ndim")) lua_pushinteger(L, o->layout.ndim);
-    else return lspl_unknown_field(L, "a layout", 2, fields);
+    if (!strcmp(key, "shape"))
+        lspl_push_int64s(L, o->layout.shape, o->layout.ndim);
+    else if (!strcmp(key, "ndim"))
+        lua_pushinteger(L, o->layout.ndim);
+    else
+        return lspl_unknown_field(L, "a layout", 2, fields);
     return 1;
 }
 

@@ -1,5 +1,5 @@
-/* lmesh.c: spl.mesh("dp=2:data, tp=*:sequence"): named axes over the ranks. spl.mesh.parse gives the same as plain data for
- * any number of ranks, without communication. */
+/* lmesh.c: spl.mesh("dp=2:data, tp=*:sequence"): named axes over the ranks. spl.mesh.parse gives the same as plain
+ * data for any number of ranks, without communication. */
 #include <string.h>
 #include "lspl.h"
 
@@ -58,7 +58,8 @@ spl_mesh *lspl_check_mesh(lua_State *L, int index, const char *function, const c
 
 /* spl.mesh(text) [collective]: called as spl.mesh's __call, so the text is argument 2. */
 static int mesh_call(lua_State *L) {
-    if (lua_type(L, 2) != LUA_TSTRING) lspl_bad_argument(L, "mesh", "text", "a text such as \"dp=2:data, tp=*:sequence\"", 2);
+    if (lua_type(L, 2) != LUA_TSTRING)
+        lspl_bad_argument(L, "mesh", "text", "a text such as \"dp=2:data, tp=*:sequence\"", 2);
     spl_runtime *rt = lspl_runtime(L);
     spl_mesh_spec spec;
     lspl_check(L, spl_mesh_parse(lua_tostring(L, 2), spl_size(rt), &spec));
@@ -70,7 +71,8 @@ static int mesh_call(lua_State *L) {
 
 /* spl.mesh.parse(text, world) [local] */
 static int mesh_parse(lua_State *L) {
-    if (lua_type(L, 1) != LUA_TSTRING) lspl_bad_argument(L, "mesh.parse", "text", "a text such as \"tp=*:sequence\"", 1);
+    if (lua_type(L, 1) != LUA_TSTRING)
+        lspl_bad_argument(L, "mesh.parse", "text", "a text such as \"tp=*:sequence\"", 1);
     int64_t world = lua_isnoneornil(L, 2) ? spl_size(lspl_runtime(L)) : lspl_integer(L, 2, "mesh.parse", "world");
     if (world < 1 || world > INT32_MAX) {
         lspl_raisef(L, SPL_EARG, "mesh.parse: argument 'world': %lld ranks; at least 1 is needed", (long long)world);
@@ -93,7 +95,8 @@ static int mesh_coord(lua_State *L) {
     int axis = spl_mesh_find(m, lua_tostring(L, 2));
     if (axis < 0) {
         push_spec_text(L, spl_mesh_spec_of(m));
-        lspl_raisef(L, SPL_EARG, "mesh:coord: there is no axis '%s' in the mesh \"%s\"", lua_tostring(L, 2), lua_tostring(L, -1));
+        lspl_raisef(L, SPL_EARG, "mesh:coord: there is no axis '%s' in the mesh \"%s\"", lua_tostring(L, 2),
+                    lua_tostring(L, -1));
     }
     lua_pushinteger(L, spl_mesh_coord(m, axis));
     return 1;
@@ -110,8 +113,10 @@ static int mesh_release(lua_State *L) {
 
 static int mesh_tostring(lua_State *L) {
     spl_mesh **p = luaL_testudata(L, 1, LSPL_MESH);
-    if (p && *p) push_spec_text(L, spl_mesh_spec_of(*p));
-    else lua_pushliteral(L, "mesh (released)");
+    if (p && *p)
+        push_spec_text(L, spl_mesh_spec_of(*p));
+    else
+        lua_pushliteral(L, "mesh (released)");
     return 1;
 }
 
@@ -128,17 +133,24 @@ static int mesh_index(lua_State *L) {
     const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
     spl_mesh *m = lspl_check_mesh(L, 1, "mesh", "self");
     const spl_mesh_spec *spec = spl_mesh_spec_of(m);
-    if (!strcmp(key, "axes")) push_axes(L, spec, m);
-    else if (!strcmp(key, "size")) lua_pushinteger(L, (lua_Integer)spec_size(spec));
-    else if (!strcmp(key, "spec")) push_spec_text(L, spec);
-    else return lspl_unknown_field(L, "a mesh", 2, fields);
+    if (!strcmp(key, "axes"))
+        push_axes(L, spec, m);
+    else if (!strcmp(key, "size"))
+        lua_pushinteger(L, (lua_Integer)spec_size(spec));
+    else if (!strcmp(key, "spec"))
+        push_spec_text(L, spec);
+    else
+        return lspl_unknown_field(L, "a mesh", 2, fields);
     return 1;
 }
 
 void lspl_open_mesh(lua_State *L) {
     static const luaL_Reg methods[] = {{"coord", mesh_coord}, {"release", mesh_release}, {NULL, NULL}};
-    static const luaL_Reg meta[] = {{"__gc", mesh_release}, {"__close", mesh_release}, {"__tostring", mesh_tostring},
-                                    {"__eq", mesh_eq},      {NULL, NULL}};
+    static const luaL_Reg meta[] = {{"__gc", mesh_release},
+                                    {"__close", mesh_release},
+                                    {"__tostring", mesh_tostring},
+                                    {"__eq", mesh_eq},
+                                    {NULL, NULL}};
     luaL_newmetatable(L, LSPL_MESH);
     luaL_setfuncs(L, meta, 0);
     luaL_newlib(L, methods);

@@ -1,11 +1,12 @@
-/* lops.c: the ops that scripts compose: linear, norm, embed, nll, add. Each takes and gives tensors with layouts; none of them
- * communicates: what a layout rule does not allow is refused, and redistribute() is the way out. */
+/* lops.c: the ops that scripts compose: linear, norm, embed, nll, add. Each takes and gives tensors with layouts; none
+ * of them communicates: what a layout rule does not allow is refused, and redistribute() is the way out. */
 #include "lspl.h"
 #include "rng.h"
 
 static const char *const activations[] = {"none", "gelu_tanh", "gelu_erf", "silu", NULL};
 
-static int choice(lua_State *L, int index, const char *function, const char *argument, const char *const *names, int fallback) {
+static int choice(lua_State *L, int index, const char *function, const char *argument, const char *const *names,
+                  int fallback) {
     if (lua_isnoneornil(L, index)) return fallback;
     lua_createtable(L, 0, 1); /* the same words and messages as in option tables */
     lua_pushvalue(L, index);
@@ -72,7 +73,8 @@ static int op_rng_key(lua_State *L) {
 }
 
 void lspl_open_ops(lua_State *L) {
-    static const luaL_Reg functions[] = {{"linear", op_linear}, {"norm", op_norm}, {"embed", op_embed},     {"nll", op_nll},
-                                         {"add", op_add},       {"rng_key", op_rng_key}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"linear", op_linear}, {"norm", op_norm}, {"embed", op_embed},
+                                         {"nll", op_nll},       {"add", op_add},   {"rng_key", op_rng_key},
+                                         {NULL, NULL}};
     luaL_setfuncs(L, functions, 0);
 }

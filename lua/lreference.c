@@ -1,6 +1,6 @@
-/* lreference.c: spl.reference.block and .attention: the fp64 truth of kernels/ref on tensors of this rank alone, and spl.compare,
- * which measures a result against it. Arrays go in by the names of spl_ref_block_args; sizes are checked here, since the
- * reference itself takes plain pointers. Everything lives in userdata, so that no error leaks. */
+/* lreference.c: spl.reference.block and .attention: the fp64 truth of kernels/ref on tensors of this rank alone, and
+ * spl.compare, which measures a result against it. Arrays go in by the names of spl_ref_block_args; sizes are checked
+ * here, since the reference itself takes plain pointers. Everything lives in userdata, so that no error leaks. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -27,7 +27,8 @@ static int64_t times(lua_State *L, const char *function, const int64_t *shape, i
 }
 
 /* The tensor under `key` as doubles (a userdata stays on the stack), or NULL where it is absent and may be. */
-static const double *array_field(lua_State *L, int at, const char *function, const char *key, int64_t count, int needed) {
+static const double *array_field(lua_State *L, int at, const char *function, const char *key, int64_t count,
+                                 int needed) {
     luaL_checkstack(L, 6, "arrays of the reference");
     if (lua_getfield(L, at, key) == LUA_TNIL) {
         if (needed) lspl_bad_argument(L, function, key, "a tensor", -1);
@@ -36,7 +37,8 @@ static const double *array_field(lua_State *L, int at, const char *function, con
     }
     spl_tensor *t = lspl_check_tensor(L, -1, function, key);
     if (spl_tensor_mesh(t)) {
-        lspl_raisef(L, SPL_EARG, "%s: %s is spread over a mesh; the reference takes whole tensors: gather() it", function, key);
+        lspl_raisef(L, SPL_EARG, "%s: %s is spread over a mesh; the reference takes whole tensors: gather() it",
+                    function, key);
     }
     if (spl_tensor_local_count(t) != count) {
         lspl_raisef(L, SPL_EARG, "%s: %s has %lld elements; the sizes given need %lld", function, key,
@@ -75,7 +77,8 @@ static const int64_t *rows_field(lua_State *L, int at, const char *function, int
         lua_rawgeti(L, -2, (lua_Integer)i + 1);
         int64_t row = lspl_integer(L, -1, function, "rows");
         if (row < 1 || row > seq) {
-            lspl_raisef(L, SPL_EARG, "%s: row %lld of a sequence of %lld; rows count from 1", function, (long long)row, (long long)seq);
+            lspl_raisef(L, SPL_EARG, "%s: row %lld of a sequence of %lld; rows count from 1", function, (long long)row,
+                        (long long)seq);
         }
         rows[i] = row - 1;
         lua_pop(L, 1);
@@ -93,8 +96,8 @@ typedef struct output {
     int64_t shape[4];
 } output;
 
-static void *push_output(lua_State *L, const char *function, output *o, const char *name, spl_dtype dtype, int ndim, int64_t s0,
-                         int64_t s1, int64_t s2, int64_t s3) {
+static void *push_output(lua_State *L, const char *function, output *o, const char *name, spl_dtype dtype, int ndim,
+                         int64_t s0, int64_t s1, int64_t s2, int64_t s3) {
     *o = (output){name, NULL, dtype, ndim, {s0, s1, s2, s3}};
     size_t bytes = (size_t)times(L, function, o->shape, ndim) * spl_dtype_size(dtype);
     luaL_checkstack(L, 4, "arrays of the reference");
@@ -119,10 +122,10 @@ static int push_results(lua_State *L, const output *outputs, int n) {
 static int reference_block(lua_State *L) {
     static const char f[] = "reference.block";
     static const char *const options[] = {
-        "batch", "seq", "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "eps", "interleaved_qkv", "act", "gated",
-        "rope_theta", "causal", "p_attention", "p_hidden", "key_attention", "key_hidden0", "key_hidden1", "rows", "x",
-        "ln0_gamma", "ln0_beta", "ln1_gamma", "ln1_beta", "wqkv", "bqkv", "wq", "bq", "wk", "bk", "wv", "bv", "wo", "bo", "w1",
-        "b1", "wg", "bg", "w2", "b2", NULL};
+        "batch", "seq", "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "eps", "interleaved_qkv", "act",
+        "gated", "rope_theta", "causal", "p_attention", "p_hidden", "key_attention", "key_hidden0", "key_hidden1",
+        "rows", "x", "ln0_gamma", "ln0_beta", "ln1_gamma", "ln1_beta", "wqkv", "bqkv", "wq", "bq", "wk", "bk", "wv",
+        "bv", "wo", "bo", "w1", "b1", "wg", "bg", "w2", "b2", NULL};
     static const char *const norms[] = {"layer", "rms", NULL};
     static const char *const acts[] = {"none", "gelu_tanh", "gelu_erf", "silu", NULL};
     const int at = 1;
@@ -150,31 +153,36 @@ static int reference_block(lua_State *L) {
     a.key_hidden0 = key_field(L, at, f, "key_hidden0");
     a.key_hidden1 = key_field(L, at, f, "key_hidden1");
     if (a.kv_heads < 1 || a.heads % a.kv_heads) {
-        lspl_raisef(L, SPL_EARG, "%s: %lld heads cannot share %lld KV heads evenly", f, (long long)a.heads, (long long)a.kv_heads);
+        lspl_raisef(L, SPL_EARG, "%s: %lld heads cannot share %lld KV heads evenly", f, (long long)a.heads,
+                    (long long)a.kv_heads);
     }
     const int64_t b = a.batch, h = a.hidden, d = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim, ffn = a.ffn;
     const int whole = a.interleaved_qkv, split = !whole;
-    const struct { const char *name; size_t offset; int64_t rows, cols; int used, needed; } arrays[] = {
-        {"ln0_gamma", offsetof(spl_ref_block_args, ln0_gamma), 1, h, 1, 1},
-        {"ln0_beta", offsetof(spl_ref_block_args, ln0_beta), 1, h, 1, 0},
-        {"ln1_gamma", offsetof(spl_ref_block_args, ln1_gamma), 1, h, 1, 1},
-        {"ln1_beta", offsetof(spl_ref_block_args, ln1_beta), 1, h, 1, 0},
-        {"wqkv", offsetof(spl_ref_block_args, wqkv), 3 * d, h, whole, 1},
-        {"bqkv", offsetof(spl_ref_block_args, bqkv), 1, 3 * d, whole, 0},
-        {"wq", offsetof(spl_ref_block_args, wq), d, h, split, 1},
-        {"bq", offsetof(spl_ref_block_args, bq), 1, d, split, 0},
-        {"wk", offsetof(spl_ref_block_args, wk), kv, h, split, 1},
-        {"bk", offsetof(spl_ref_block_args, bk), 1, kv, split, 0},
-        {"wv", offsetof(spl_ref_block_args, wv), kv, h, split, 1},
-        {"bv", offsetof(spl_ref_block_args, bv), 1, kv, split, 0},
-        {"wo", offsetof(spl_ref_block_args, wo), h, d, 1, 1},
-        {"bo", offsetof(spl_ref_block_args, bo), 1, h, 1, 0},
-        {"w1", offsetof(spl_ref_block_args, w1), ffn, h, 1, 1},
-        {"b1", offsetof(spl_ref_block_args, b1), 1, ffn, 1, 0},
-        {"wg", offsetof(spl_ref_block_args, wg), ffn, h, a.gated, 1},
-        {"bg", offsetof(spl_ref_block_args, bg), 1, ffn, a.gated, 0},
-        {"w2", offsetof(spl_ref_block_args, w2), h, ffn, 1, 1},
-        {"b2", offsetof(spl_ref_block_args, b2), 1, h, 1, 0}};
+    const struct {
+        const char *name;
+        size_t offset;
+        int64_t rows, cols;
+        int used, needed;
+    } arrays[] = {{"ln0_gamma", offsetof(spl_ref_block_args, ln0_gamma), 1, h, 1, 1},
+                  {"ln0_beta", offsetof(spl_ref_block_args, ln0_beta), 1, h, 1, 0},
+                  {"ln1_gamma", offsetof(spl_ref_block_args, ln1_gamma), 1, h, 1, 1},
+                  {"ln1_beta", offsetof(spl_ref_block_args, ln1_beta), 1, h, 1, 0},
+                  {"wqkv", offsetof(spl_ref_block_args, wqkv), 3 * d, h, whole, 1},
+                  {"bqkv", offsetof(spl_ref_block_args, bqkv), 1, 3 * d, whole, 0},
+                  {"wq", offsetof(spl_ref_block_args, wq), d, h, split, 1},
+                  {"bq", offsetof(spl_ref_block_args, bq), 1, d, split, 0},
+                  {"wk", offsetof(spl_ref_block_args, wk), kv, h, split, 1},
+                  {"bk", offsetof(spl_ref_block_args, bk), 1, kv, split, 0},
+                  {"wv", offsetof(spl_ref_block_args, wv), kv, h, split, 1},
+                  {"bv", offsetof(spl_ref_block_args, bv), 1, kv, split, 0},
+                  {"wo", offsetof(spl_ref_block_args, wo), h, d, 1, 1},
+                  {"bo", offsetof(spl_ref_block_args, bo), 1, h, 1, 0},
+                  {"w1", offsetof(spl_ref_block_args, w1), ffn, h, 1, 1},
+                  {"b1", offsetof(spl_ref_block_args, b1), 1, ffn, 1, 0},
+                  {"wg", offsetof(spl_ref_block_args, wg), ffn, h, a.gated, 1},
+                  {"bg", offsetof(spl_ref_block_args, bg), 1, ffn, a.gated, 0},
+                  {"w2", offsetof(spl_ref_block_args, w2), h, ffn, 1, 1},
+                  {"b2", offsetof(spl_ref_block_args, b2), 1, h, 1, 0}};
     a.x = array_field(L, at, f, "x", times(L, f, (int64_t[]){b, a.seq, h}, 3), 1);
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         int64_t count = times(L, f, (int64_t[]){arrays[i].rows, arrays[i].cols}, 2);
@@ -230,8 +238,8 @@ static const spl_ref_slice *slices_field(lua_State *L, int at, const char *f, in
         s[i].k_end = lspl_field_integer(L, -1, f, "k_end", seq_k);
         s[i].kind = lspl_field_choice(L, -1, f, "kind", kinds, 0);
         if (s[i].q_begin < 0 || s[i].q_end > seq_q || s[i].k_begin < 0 || s[i].k_end > seq_k) {
-            lspl_raisef(L, SPL_EARG, "%s: slice %d reaches outside the %lld queries or %lld keys", f, i + 1, (long long)seq_q,
-                        (long long)seq_k);
+            lspl_raisef(L, SPL_EARG, "%s: slice %d reaches outside the %lld queries or %lld keys", f, i + 1,
+                        (long long)seq_q, (long long)seq_k);
         }
         lua_pop(L, 1);
     }
@@ -241,8 +249,8 @@ static const spl_ref_slice *slices_field(lua_State *L, int at, const char *f, in
 /* spl.reference.attention{...} -> {out = [b, n, heads, head_dim], lse = [b, heads, n]} [local] */
 static int reference_attention(lua_State *L) {
     static const char f[] = "reference.attention";
-    static const char *const options[] = {"batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "q", "k", "v", "scale", "p",
-                                          "key", "slices", "rows", NULL};
+    static const char *const options[] = {"batch", "heads", "kv_heads", "seq_q", "seq_k",  "head_dim", "q", "k",
+                                          "v",     "scale", "p",        "key",   "slices", "rows",     NULL};
     const int at = 1;
     lspl_known_fields(L, at, f, options);
     lua_settop(L, 1);
@@ -255,7 +263,8 @@ static int reference_attention(lua_State *L) {
     a.seq_k = size_field(L, at, f, "seq_k");
     a.head_dim = size_field(L, at, f, "head_dim");
     if (a.kv_heads < 1 || a.heads % a.kv_heads) {
-        lspl_raisef(L, SPL_EARG, "%s: %lld heads cannot share %lld KV heads evenly", f, (long long)a.heads, (long long)a.kv_heads);
+        lspl_raisef(L, SPL_EARG, "%s: %lld heads cannot share %lld KV heads evenly", f, (long long)a.heads,
+                    (long long)a.kv_heads);
     }
     a.scale = lspl_field_number(L, at, f, "scale", a.head_dim ? 1.0 / sqrt((double)a.head_dim) : 1.0);
     a.p = lspl_field_number(L, at, f, "p", 0.0);
@@ -274,7 +283,8 @@ static int reference_attention(lua_State *L) {
     return push_results(L, out, 2);
 }
 
-/* spl.reference.judged() -> name of the backend whose results a check here would judge, is it a reference, has it values */
+/* spl.reference.judged() -> name of the backend whose results a check here would judge, is it a reference, has it
+ * values */
 static int reference_judged(lua_State *L) {
     const spl_backend_ops *b = lspl_runtime(L)->backend;
     lua_pushstring(L, b->name);
@@ -302,9 +312,9 @@ static void measure_row(measure *m, const double *a, const double *b, int64_t n,
     }
 }
 
-/* spl.compare(actual, reference [, {tolerance=, rms=, dim=, rows=}]) -> {count, wrong, diff_squares, ref_squares, max_abs}:
- * wrong counts |a - b| > tolerance * (|b| + rms), and NaN. With rows, row i of the reference stands for row rows[i] of the
- * actual tensor along dim. [local] */
+/* spl.compare(actual, reference [, {tolerance=, rms=, dim=, rows=}]) -> {count, wrong, diff_squares, ref_squares,
+ * max_abs}: wrong counts |a - b| > tolerance * (|b| + rms), and NaN. With rows, row i of the reference stands for row
+ * rows[i] of the actual tensor along dim. [local] */
 static int compare(lua_State *L) {
     static const char f[] = "compare";
     static const char *const options[] = {"tolerance", "rms", "dim", "rows", NULL};
@@ -362,8 +372,10 @@ static int compare(lua_State *L) {
 }
 
 void lspl_open_reference(lua_State *L) {
-    static const luaL_Reg functions[] = {
-        {"block", reference_block}, {"attention", reference_attention}, {"judged", reference_judged}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"block", reference_block},
+                                         {"attention", reference_attention},
+                                         {"judged", reference_judged},
+                                         {NULL, NULL}};
     luaL_newlib(L, functions);
     lua_setfield(L, -2, "reference");
     lua_pushcfunction(L, compare);

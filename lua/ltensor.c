@@ -1,14 +1,16 @@
-/* ltensor.c: the tensor object: making, fields, views, filling, redistribution, printing, release. Values in and out of Lua
- * tables and whole-tensor numbers are in ltensor_values.c. */
+/* ltensor.c: the tensor object: making, fields, views, filling, redistribution, printing, release. Values in and out
+ * of Lua tables and whole-tensor numbers are in ltensor_values.c. */
 #include <stdio.h>
 #include <string.h>
 #include "lspl.h"
 #include "runtime.h"
 
-static const char *const names[] = {
-    "shape", "local_shape", "dtype", "layout", "mesh", "ndim", "count", "local_count", "bytes", "randn", "uniform", "iota",
-    "fill", "set", "set_local", "to_local", "to_table", "flat", "to_bytes", "gather", "redistribute", "norm", "sum", "max_abs",
-    "stats", "item", "narrow", "transpose", "reshape", "contiguous", "cast", "clone", "release", "where", NULL};
+static const char *const names[] = {"shape",    "local_shape", "dtype",        "layout",    "mesh",     "ndim",
+                                    "count",    "local_count", "bytes",        "randn",     "uniform",  "iota",
+                                    "fill",     "set",         "set_local",    "to_local",  "to_table", "flat",
+                                    "to_bytes", "gather",      "redistribute", "norm",      "sum",      "max_abs",
+                                    "stats",    "item",        "narrow",       "transpose", "reshape",  "contiguous",
+                                    "cast",     "clone",       "release",      "where",     NULL};
 
 /* ---- memory */
 
@@ -42,8 +44,9 @@ spl_tensor *lspl_check_tensor(lua_State *L, int index, const char *function, con
     spl_tensor **p = luaL_testudata(L, index, LSPL_TENSOR);
     if (!p) lspl_bad_argument(L, function, argument, "a tensor", index);
     if (!*p || spl_tensor_dropped(*p)) {
-        lspl_raisef(L, SPL_ERELEASED, "%s: argument '%s': this tensor was released; use it before release, or clone() it",
-                    function, argument);
+        lspl_raisef(L, SPL_ERELEASED,
+                    "%s: argument '%s': this tensor was released; use it before release, or clone() it", function,
+                    argument);
     }
     return *p;
 }
@@ -92,8 +95,10 @@ static spl_tensor *push_described(lua_State *L, int index, const char *function)
         ndim = lspl_shape(L, -1, function, "shape", shape);
     }
     if (has_layout && !mesh) {
-        lspl_raisef(L, SPL_EARG, "%s: a layout needs a mesh: add mesh = spl.mesh(...), or leave the layout out for a tensor of "
-                                 "this rank alone", function);
+        lspl_raisef(L, SPL_EARG,
+                    "%s: a layout needs a mesh: add mesh = spl.mesh(...), or leave the layout out for a tensor of "
+                    "this rank alone",
+                    function);
     }
     spl_tensor **out = lspl_new_tensor(L);
     if (mesh) {
@@ -128,11 +133,14 @@ static int tensor_ones(lua_State *L) {
 
 static uint64_t opt_natural(lua_State *L, int index, const char *function, const char *argument, int64_t fallback) {
     int64_t v = lua_isnoneornil(L, index) ? fallback : lspl_integer(L, index, function, argument);
-    if (v < 0) lspl_raisef(L, SPL_EARG, "%s: argument '%s' is %lld; it must be zero or more", function, argument, (long long)v);
+    if (v < 0)
+        lspl_raisef(L, SPL_EARG, "%s: argument '%s' is %lld; it must be zero or more", function, argument,
+                    (long long)v);
     return (uint64_t)v;
 }
 
-static int fill_random(lua_State *L, const char *function, spl_random_kind kind, const char *a_name, const char *b_name) {
+static int fill_random(lua_State *L, const char *function, spl_random_kind kind, const char *a_name,
+                       const char *b_name) {
     spl_tensor *t = lspl_check_tensor(L, 1, function, "self");
     if (lua_isnoneornil(L, 2)) lspl_bad_argument(L, function, "seed", "an integer", 2);
     uint64_t seed = opt_natural(L, 2, function, "seed", 0), instance = opt_natural(L, 3, function, "instance", 0);
@@ -144,7 +152,9 @@ static int fill_random(lua_State *L, const char *function, spl_random_kind kind,
     return 1;
 }
 
-static int tensor_randn(lua_State *L) { return fill_random(L, "tensor:randn", SPL_RANDOM_NORMAL, "mean", "deviation"); }
+static int tensor_randn(lua_State *L) {
+    return fill_random(L, "tensor:randn", SPL_RANDOM_NORMAL, "mean", "deviation");
+}
 static int tensor_uniform(lua_State *L) { return fill_random(L, "tensor:uniform", SPL_RANDOM_UNIFORM, "low", "high"); }
 
 static int tensor_iota(lua_State *L) {
@@ -171,11 +181,14 @@ static int tensor_to_local(lua_State *L) {
 static int tensor_narrow(lua_State *L) {
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:narrow", "self");
     int dim = lspl_dim(L, 2, "tensor:narrow", "dim", spl_tensor_ndim(t));
-    int64_t start = lspl_integer(L, 3, "tensor:narrow", "start"), length = lspl_integer(L, 4, "tensor:narrow", "length");
+    int64_t start = lspl_integer(L, 3, "tensor:narrow", "start"),
+            length = lspl_integer(L, 4, "tensor:narrow", "length");
     int64_t size = spl_tensor_shape(t)[dim];
     if (start < 1 || length < 0 || start - 1 > size || length > size - (start - 1)) {
-        lspl_raisef(L, SPL_EARG, "tensor:narrow: start %lld and length %lld do not fit dimension %d of size %lld; start counts "
-                                 "from 1", (long long)start, (long long)length, dim + 1, (long long)size);
+        lspl_raisef(L, SPL_EARG,
+                    "tensor:narrow: start %lld and length %lld do not fit dimension %d of size %lld; start counts "
+                    "from 1",
+                    (long long)start, (long long)length, dim + 1, (long long)size);
     }
     lspl_check(L, spl_tensor_narrow(t, dim, start - 1, length, lspl_new_tensor(L)));
     return 1;
@@ -234,8 +247,9 @@ static int tensor_clone(lua_State *L) {
 static int tensor_redistribute(lua_State *L) {
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:redistribute", "self"), **out;
     if (!spl_tensor_mesh(t)) {
-        lspl_raisef(L, SPL_EARG, "tensor:redistribute: this tensor is of one rank alone; make it with spl.tensor{mesh = ...} to "
-                                 "spread it over ranks");
+        lspl_raisef(L, SPL_EARG,
+                    "tensor:redistribute: this tensor is of one rank alone; make it with spl.tensor{mesh = ...} to "
+                    "spread it over ranks");
     }
     spl_layout to;
     lspl_layout_argument(L, 2, "tensor:redistribute", spl_mesh_spec_of(spl_tensor_mesh(t)), spl_tensor_ndim(t),
@@ -395,8 +409,9 @@ static int tensor_tostring(lua_State *L) {
 }
 
 static int tensor_length(lua_State *L) {
-    return lspl_raisef(L, SPL_EARG, "# of a tensor says nothing clear; use .count for the number of elements, .shape[1] for the "
-                                    "first size or .ndim");
+    return lspl_raisef(L, SPL_EARG,
+                       "# of a tensor says nothing clear; use .count for the number of elements, .shape[1] for the "
+                       "first size or .ndim");
 }
 
 /* ---- fields; upvalue 1: the methods */
@@ -414,11 +429,15 @@ static int tensor_index(lua_State *L) {
     } else if (!strcmp(key, "dtype")) {
         lua_pushstring(L, spl_dtype_name(spl_tensor_dtype(t)));
     } else if (!strcmp(key, "layout")) {
-        if (spl_tensor_layout(t)) lspl_push_layout(L, spl_tensor_layout(t), spl_tensor_mesh(t));
-        else lua_pushnil(L);
+        if (spl_tensor_layout(t))
+            lspl_push_layout(L, spl_tensor_layout(t), spl_tensor_mesh(t));
+        else
+            lua_pushnil(L);
     } else if (!strcmp(key, "mesh")) {
-        if (spl_tensor_mesh(t)) lspl_push_mesh(L, spl_tensor_mesh(t));
-        else lua_pushnil(L);
+        if (spl_tensor_mesh(t))
+            lspl_push_mesh(L, spl_tensor_mesh(t));
+        else
+            lua_pushnil(L);
     } else if (!strcmp(key, "ndim")) {
         lua_pushinteger(L, ndim);
     } else if (!strcmp(key, "count")) {
@@ -436,21 +455,35 @@ static int tensor_index(lua_State *L) {
 }
 
 static int tensor_newindex(lua_State *L) {
-    return lspl_raisef(L, SPL_EARG, "a tensor's fields cannot be set (%s); use set(), fill() or randn() for its values",
+    return lspl_raisef(L, SPL_EARG,
+                       "a tensor's fields cannot be set (%s); use set(), fill() or randn() for its values",
                        luaL_tolstring(L, 2, NULL));
 }
 
 void lspl_open_tensor(lua_State *L) {
-    static const luaL_Reg methods[] = {
-        {"randn", tensor_randn},         {"uniform", tensor_uniform},       {"iota", tensor_iota},
-        {"fill", tensor_fill},           {"to_local", tensor_to_local},     {"narrow", tensor_narrow},
-        {"transpose", tensor_transpose}, {"reshape", tensor_reshape},       {"contiguous", tensor_contiguous},
-        {"cast", tensor_cast},           {"clone", tensor_clone},           {"redistribute", tensor_redistribute},
-        {"gather", tensor_gather},       {"where", tensor_where},           {"release", tensor_release},
-        {NULL, NULL}};
-    static const luaL_Reg meta[] = {{"__gc", tensor_release},         {"__close", tensor_release}, {"__tostring", tensor_tostring},
-                                    {"__newindex", tensor_newindex}, {"__len", tensor_length},    {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"tensor", tensor_new}, {"zeros", tensor_zeros}, {"ones", tensor_ones}, {NULL, NULL}};
+    static const luaL_Reg methods[] = {{"randn", tensor_randn},
+                                       {"uniform", tensor_uniform},
+                                       {"iota", tensor_iota},
+                                       {"fill", tensor_fill},
+                                       {"to_local", tensor_to_local},
+                                       {"narrow", tensor_narrow},
+                                       {"transpose", tensor_transpose},
+                                       {"reshape", tensor_reshape},
+                                       {"contiguous", tensor_contiguous},
+                                       {"cast", tensor_cast},
+                                       {"clone", tensor_clone},
+                                       {"redistribute", tensor_redistribute},
+                                       {"gather", tensor_gather},
+                                       {"where", tensor_where},
+                                       {"release", tensor_release},
+                                       {NULL, NULL}};
+    static const luaL_Reg meta[] = {{"__gc", tensor_release},        {"__close", tensor_release},
+                                    {"__tostring", tensor_tostring}, {"__newindex", tensor_newindex},
+                                    {"__len", tensor_length},        {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"tensor", tensor_new},
+                                         {"zeros", tensor_zeros},
+                                         {"ones", tensor_ones},
+                                         {NULL, NULL}};
     luaL_newmetatable(L, LSPL_TENSOR);
     luaL_setfuncs(L, meta, 0);
     luaL_newlib(L, methods);

@@ -1,6 +1,6 @@
-/* ltensor_values.c: values between tensors and Lua: nested tables, flat lists, bytes, single items, and the numbers of a whole
- * tensor (sum, norm, largest) in which every element counts once, however many ranks hold it. Host copies live in userdata,
- * so that an error on the way leaks nothing. */
+/* ltensor_values.c: values between tensors and Lua: nested tables, flat lists, bytes, single items, and the numbers of
+ * a whole tensor (sum, norm, largest) in which every element counts once, however many ranks hold it. Host copies live
+ * in userdata, so that an error on the way leaks nothing. */
 #include <math.h>
 #include <string.h>
 #include "lspl.h"
@@ -40,8 +40,10 @@ static void take_value(sink *s) {
     int ok = 0;
     if (is_integer(s->dtype)) {
         int64_t v = 0;
-        if (lua_isboolean(L, -1)) v = lua_toboolean(L, -1), ok = 1;
-        else if (lua_type(L, -1) == LUA_TNUMBER) v = (int64_t)lua_tointegerx(L, -1, &ok);
+        if (lua_isboolean(L, -1))
+            v = lua_toboolean(L, -1), ok = 1;
+        else if (lua_type(L, -1) == LUA_TNUMBER)
+            v = (int64_t)lua_tointegerx(L, -1, &ok);
         if (ok) ((int64_t *)s->host)[s->at] = v;
     } else if (lua_type(L, -1) == LUA_TNUMBER) {
         ((double *)s->host)[s->at] = lua_tonumber(L, -1);
@@ -50,7 +52,9 @@ static void take_value(sink *s) {
     if (!ok) {
         const char *text = luaL_tolstring(L, -1, NULL);
         lspl_raisef(L, SPL_EARG, "%s: value %lld is %s, which is not %s", s->function, (long long)s->at + 1, text,
-                    s->dtype == SPL_BOOL ? "a boolean or an integer" : is_integer(s->dtype) ? "an integer" : "a number");
+                    s->dtype == SPL_BOOL   ? "a boolean or an integer"
+                    : is_integer(s->dtype) ? "an integer"
+                                           : "a number");
     }
     s->at++;
 }
@@ -63,20 +67,23 @@ static void take_nested(sink *s, const int64_t *shape, int ndim, int dim) {
             lspl_raisef(L, SPL_EARG, "%s: a table of %lld entries where dimension %d has size %lld", s->function,
                         (long long)lua_rawlen(L, -1), dim + 1, (long long)shape[dim]);
         }
-        lspl_raisef(L, SPL_EARG, "%s: a %s where dimension %d needs a table of %lld entries", s->function, luaL_typename(L, -1),
-                    dim + 1, (long long)shape[dim]);
+        lspl_raisef(L, SPL_EARG, "%s: a %s where dimension %d needs a table of %lld entries", s->function,
+                    luaL_typename(L, -1), dim + 1, (long long)shape[dim]);
     }
     luaL_checkstack(L, 4, "too many dimensions");
     for (int64_t i = 0; i < shape[dim]; i++) {
         lua_rawgeti(L, -1, (lua_Integer)i + 1);
-        if (dim + 1 < ndim) take_nested(s, shape, ndim, dim + 1);
-        else take_value(s);
+        if (dim + 1 < ndim)
+            take_nested(s, shape, ndim, dim + 1);
+        else
+            take_value(s);
         lua_pop(L, 1);
     }
 }
 
 /* Pushes a host array holding the values of the table at `index`: flat, or nested as `shape`. */
-static void *push_values(lua_State *L, int index, const char *function, spl_dtype dtype, const int64_t *shape, int ndim) {
+static void *push_values(lua_State *L, int index, const char *function, spl_dtype dtype, const int64_t *shape,
+                         int ndim) {
     index = lua_absindex(L, index);
     if (!lua_istable(L, index)) lspl_bad_argument(L, function, "values", "a table of values", index);
     int64_t n = product(shape, ndim);
@@ -89,8 +96,8 @@ static void *push_values(lua_State *L, int index, const char *function, spl_dtyp
         if (n > 0) take_nested(&s, shape, ndim, 0);
     } else {
         if ((int64_t)lua_rawlen(L, -1) != n) {
-            lspl_raisef(L, SPL_EARG, "%s: %lld values where the tensor has %lld", function, (long long)lua_rawlen(L, -1),
-                        (long long)n);
+            lspl_raisef(L, SPL_EARG, "%s: %lld values where the tensor has %lld", function,
+                        (long long)lua_rawlen(L, -1), (long long)n);
         }
         for (int64_t i = 0; i < n; i++) {
             lua_rawgeti(L, -1, (lua_Integer)i + 1);
@@ -102,7 +109,8 @@ static void *push_values(lua_State *L, int index, const char *function, spl_dtyp
     return s.host;
 }
 
-/* tensor:set(values) [local]: the GLOBAL value as a table, flat or nested, or a local tensor; this rank takes its part */
+/* tensor:set(values) [local]: the GLOBAL value as a table, flat or nested, or a local tensor; this rank takes its part
+ */
 static int tensor_set(lua_State *L) {
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:set", "self");
     int ndim = spl_tensor_ndim(t);
@@ -114,8 +122,9 @@ static int tensor_set(lua_State *L) {
         int same = !spl_tensor_mesh(from) && spl_tensor_ndim(from) == ndim;
         for (int i = 0; same && i < ndim; i++) same = spl_tensor_shape(from)[i] == shape[i];
         if (!same) {
-            lspl_raisef(L, SPL_EARG, "tensor:set: the source must be a tensor of this rank alone with the same global shape; "
-                                     "gather() or to_local() gives one, redistribute() moves between layouts");
+            lspl_raisef(L, SPL_EARG,
+                        "tensor:set: the source must be a tensor of this rank alone with the same global shape; "
+                        "gather() or to_local() gives one, redistribute() moves between layouts");
         }
         host = push_host(L, spl_tensor_local_count(from));
         lspl_check(L, spl_tensor_read(from, host, host_dtype(dtype)));
@@ -168,9 +177,12 @@ static int from_table(lua_State *L) {
 /* ---- host arrays to tables */
 
 static void push_value(lua_State *L, spl_dtype dtype, const void *host, int64_t at) {
-    if (dtype == SPL_BOOL) lua_pushboolean(L, ((const int64_t *)host)[at] != 0);
-    else if (is_integer(dtype)) lua_pushinteger(L, (lua_Integer)((const int64_t *)host)[at]);
-    else lua_pushnumber(L, ((const double *)host)[at]);
+    if (dtype == SPL_BOOL)
+        lua_pushboolean(L, ((const int64_t *)host)[at] != 0);
+    else if (is_integer(dtype))
+        lua_pushinteger(L, (lua_Integer)((const int64_t *)host)[at]);
+    else
+        lua_pushnumber(L, ((const double *)host)[at]);
 }
 
 static void push_nested(lua_State *L, spl_dtype dtype, const void *host, const int64_t *shape, int ndim, int64_t at) {
@@ -235,8 +247,8 @@ static int tensor_item(lua_State *L) {
     for (int i = 0; i < given; i++) {
         at[i] = lspl_integer(L, i + 2, "tensor:item", "index");
         if (at[i] < 1 || at[i] > local[i]) {
-            lspl_raisef(L, SPL_EARG, "tensor:item: index %d is %lld; this rank holds 1 to %lld there", i + 1, (long long)at[i],
-                        (long long)local[i]);
+            lspl_raisef(L, SPL_EARG, "tensor:item: index %d is %lld; this rank holds 1 to %lld there", i + 1,
+                        (long long)at[i], (long long)local[i]);
         }
         at[i]--;
     }
@@ -254,8 +266,8 @@ static int tensor_item(lua_State *L) {
 
 /* ---- numbers of the whole tensor */
 
-/* A tensor in which no axis is partial and no two ranks hold the same part for want of a disjoint split: `t` itself, or one
- * moved to such a layout and pushed. */
+/* A tensor in which no axis is partial and no two ranks hold the same part for want of a disjoint split: `t` itself,
+ * or one moved to such a layout and pushed. */
 static spl_tensor *push_disjoint(lua_State *L, spl_tensor *t) {
     spl_layout to = *spl_tensor_layout(t);
     int change = 0;
@@ -335,11 +347,16 @@ static int tensor_stats(lua_State *L) {
 }
 
 void lspl_tensor_value_methods(lua_State *L) {
-    static const luaL_Reg methods[] = {{"set", tensor_set},           {"set_local", tensor_set_local},
-                                       {"to_table", tensor_to_table}, {"flat", tensor_flat},
-                                       {"to_bytes", tensor_to_bytes}, {"item", tensor_item},
-                                       {"norm", tensor_norm},         {"sum", tensor_sum},
-                                       {"max_abs", tensor_max_abs},   {"stats", tensor_stats},
+    static const luaL_Reg methods[] = {{"set", tensor_set},
+                                       {"set_local", tensor_set_local},
+                                       {"to_table", tensor_to_table},
+                                       {"flat", tensor_flat},
+                                       {"to_bytes", tensor_to_bytes},
+                                       {"item", tensor_item},
+                                       {"norm", tensor_norm},
+                                       {"sum", tensor_sum},
+                                       {"max_abs", tensor_max_abs},
+                                       {"stats", tensor_stats},
                                        {NULL, NULL}};
     luaL_setfuncs(L, methods, 0);
 }

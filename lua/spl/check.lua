@@ -1,0 +1,174 @@
+-- check.lua: is a forward pass right? Its output and every saved tensor against the whole-block reference in fp64, element by
+-- element, on all ranks together.
+--
+-- The weights and x are gathered and handed to the reference, which shares nothing with core. Each rank computes the reference
+-- for its own subset of the rows judged and compares those; sums of squares and counts of wrong elements are agreed. All rows are
+-- judged while the reference is quick; above that a sample: the first and last row of every rank's part, and rows spread evenly.
+local spl = require "spl"
+
+local check = {}
+
+-- FLOPs of reference that a check may cost before it samples, and the fewest rows it then judges.
+local BUDGET, FEWEST = 6e9, 64
+
+-- Allowed |a - b| as a share of |b| + rms.
+local TOLERANCE = { f64 = 1e-5, f32 = 1e-5, bf16 = 2e-2, f16 = 2e-2 }
+
+-- Weights of a block by the name that the reference gives them.
+local WEIGHTS = {
+    ln0_gamma = "ln0_gamma", ln0_beta = "ln0_beta", ln1_gamma = "ln1_gamma", ln1_beta = "ln1_beta",
+    mha_linear0_weight = "wqkv", mha_linear0_bias = "bqkv",
+    mha_q_weight = "wq", mha_q_bias = "bq", mha_k_weight = "wk", mha_k_bias = "bk", mha_v_weight = "wv", mha_v_bias = "bv",
+    mha_linear1_weight = "wo", mha_linear1_bias = "bo",
+    mlp_linear0_weight = "w1", mlp_linear0_bias = "b1", mlp_gate_weight = "wg", mlp_gate_bias = "bg",
+    mlp_linear1_weight = "w2", mlp_linear1_bias = "b2",
+}
+
+-- Saved tensors: what the reference calls them, which dimension the sequence is, and whether they are masks.
+local SAVED = {
+    ln0_mean = { "ln0_mean", 2 }, ln0_rstd = { "ln0_rstd", 2 }, ln1_mean = { "ln1_mean", 2 }, ln1_rstd = { "ln1_rstd", 2 },
+    mha_linear0_out = { "linear0", 2 }, mha_q_out = { "linear0", 2 }, mha_k_out = { "linear0_k", 2 },
+    mha_v_out = { "linear0_v", 2 }, sdpa_out = { "sdpa_out", 3 }, sdpa_logsumexp = { "sdpa_lse", 3 },
+    mha_linear1_out = { "linear1", 2 }, mha_dropout_mask = { "mask0", 2, mask = true },
+    mlp_linear0_out = { "mlp0", 2 }, mlp_up_out = { "mlp0_up", 2 }, mlp_dropout_mask = { "mask1", 2, mask = true },
+    out = { "out", 2 },
+}
+
+local function refuse(code, format, ...)
+    spl.error { code = code, message = ("check: " .. format):format(...) }
+end
+
+--- [local] Refuses to judge a reference by itself, or a backend that computes nothing.
+local function refuse_reference()
+    local name, is_reference, has_values = spl.reference.judged()
+    if is_reference then
+        refuse("unsupported", "the backend '%s' is itself a reference and would be judged by itself; run with --backend cpu", name)
+    elseif not has_values then
+        refuse("unsupported", "the backend '%s' computes no values to judge; run with --backend cpu", name)
+    end
+end
+
+-- Rows to judge, ascending, from 1; the same list on all ranks.
+local function choose_rows(blk, x, wanted)
+    local batch, seq = x.shape[1], x.shape[2]
+    local per_row = blk:flops { batch = batch, seq = seq } / math.max(seq, 1)
+    local most = wanted or math.max(FEWEST, math.floor(BUDGET / math.max(per_row, 1)))
+    local rows = {}
+    if most >= seq then
+        for i = 1, seq do rows[i] = i end
+        return rows
+    end
+    local chosen = {}
+    local function take(row)
+        if row >= 1 and row <= seq and not chosen[row] then
+            chosen[row] = true
+            rows[#rows + 1] = row
+        end
+    end
+    take(1)
+    take(seq)
+    local mine = {}
+    for _, s in ipairs(x.layout:segments(2)) do
+        mine[#mine + 1] = s.start
+        mine[#mine + 1] = s.start + (s.length - 1) * s.stride
+    end
+    for _, text in ipairs(spl.gather(table.concat(mine, " "))) do
+        for row in text:gmatch("%d+") do
+            if #rows < most // 2 then take(math.tointeger(row)) end
+        end
+    end
+    -- evenly spread, each somewhere else within its stretch, so that no tile size is in step with them
+    local left, state = most - #rows, 12345
+    for i = 0, left - 1 do
+        local first, last = i * seq // left + 1, (i + 1) * seq // left
+        state = (state * 1103515245 + 12345) % 2147483648
+        take(first + (state >> 8) % (last - first + 1))
+    end
+    table.sort(rows)
+    return rows
+end
+
+-- [collective] The reference's results for this rank's rows.
+local function reference(blk, x, rows, step)
+    local c = blk.config
+    local a = {
+        batch = x.shape[1], seq = x.shape[2], hidden = c.hidden, heads = c.heads, kv_heads = c.kv_heads, head_dim = c.head_dim,
+        ffn = c.ffn, norm = c.norm, eps = c.eps, interleaved_qkv = c.qkv == "interleaved", act = c.act, gated = c.gated,
+        rope_theta = c.rope_theta, causal = c.causal, p_attention = c.dropout_attention, p_hidden = c.dropout_hidden,
+        key_attention = { blk:dropout_key("attention", step) }, key_hidden0 = { blk:dropout_key("hidden0", step) },
+        key_hidden1 = { blk:dropout_key("hidden1", step) }, rows = rows,
+    }
+    a.x = x:gather()
+    for _, p in ipairs(blk:params()) do
+        local name = WEIGHTS[p.name]
+        if not name then
+            refuse("internal", "the reference has no weight for '%s'", p.name)
+        end
+        a[name] = p.tensor:gather()
+    end
+    return spl.reference.block(a)
+end
+
+-- [collective] One tensor against the reference, on this rank's rows; agreed over ranks.
+local function judge(actual, expected, dim, rows, tolerance)
+    local whole <close> = actual:gather()
+    if whole.ndim > expected.ndim then -- [b, s, 1] where the reference has [b, s]
+        whole = whole:reshape { whole.shape[1], whole.shape[2] }
+    end
+    local first = spl.compare(whole, expected, { dim = dim, rows = rows })
+    local diff, ref, count = spl.sum(first.diff_squares, first.ref_squares, first.count)
+    local rms = count > 0 and math.sqrt(ref / count) or 0
+    local second = spl.compare(whole, expected, { dim = dim, rows = rows, tolerance = tolerance, rms = rms })
+    local wrong, largest = spl.sum(second.wrong), spl.max(second.max_abs)
+    local rel = diff == 0 and 0 or math.sqrt(diff / ref) -- a difference from nothing at all is infinite
+    if rel ~= rel then
+        rel = math.huge
+    end
+    return { rel_err = rel, wrong = wrong, count = count, max_abs = largest }
+end
+
+--- [collective] Checks a forward pass of a block. Also block:check(x, options).
+---@param blk spl.block scheduled
+---@param x spl.tensor its input, [batch, seq, hidden] on the block's mesh
+---@param o? table {rows= how many rows to judge (all of them while that is quick), step= of dropout (0)}
+---@return table result {rel_err= the largest over out and saved floats, wrong= elements out of bounds and masks that differ,
+--- rows= judged of seq=, tensors= { {name=, rel_err=, wrong=, count=, max_abs=}, ... }}
+---Errors: code "unsupported" where the backend is a reference or computes nothing; "argument" for options.
+function check.block(blk, x, o)
+    o = o or {}
+    for key in pairs(o) do
+        if key ~= "rows" and key ~= "step" then
+            refuse("argument", "unknown option '%s'; known: rows, step", tostring(key))
+        end
+    end
+    local wanted, step = o.rows, o.step or 0
+    if wanted ~= nil and (math.type(wanted) ~= "integer" or wanted < 1) then
+        refuse("argument", "rows = %s; a whole number, 1 or more, is needed", tostring(wanted))
+    end
+    refuse_reference()
+    local rows, mine = choose_rows(blk, x, wanted), {}
+    for i = spl.rank() + 1, #rows, spl.size() do mine[#mine + 1] = rows[i] end
+    local y, saved = blk:forward(x, { save = true, step = step })
+    local _ <close>, _ <close> = y, saved
+    local truth = reference(blk, x, mine, step)
+    local result = { rel_err = 0, wrong = 0, rows = #rows, seq = x.shape[2], tensors = {} }
+    for _, s in ipairs(saved) do
+        local known = SAVED[s.name]
+        if not known then
+            refuse("internal", "the reference has no value for the saved tensor '%s'", s.name)
+        end
+        local one = judge(s.tensor, truth[known[1]], known[2], mine, known.mask and 0 or TOLERANCE[blk.config.dtype])
+        one.name = s.name
+        result.tensors[#result.tensors + 1] = one
+        result.wrong = result.wrong + one.wrong
+        if not known.mask then
+            result.rel_err = math.max(result.rel_err, one.rel_err)
+        end
+    end
+    for _, t in pairs(truth) do t:release() end
+    return result
+end
+
+check.check = check.block
+
+return check
