@@ -174,5 +174,40 @@ $(BUILD)/tests/%: $(OBJ)/tests/unit/%_test.o $(BUILD)/libspl.a
 asan:
 	@$(MAKE) --no-print-directory SANITIZE=1 BUILD=build-asan all units
 
+deps:
+	@.ci/deps test
+
+demo:
+	@.ci/deps demo
+	@$(MAKE) --no-print-directory all
+	$(BUILD)/spl run -n 2 sp_forward.lua
+
+test:
+	@.ci/deps test
+	@$(MAKE) --no-print-directory all units
+	@$(BUILD)/spl run tests/support/run_tests.lua --build $(BUILD)
+
+lint:
+	@$(MAKE) --no-print-directory all
+	@$(BUILD)/spl run tests/support/lint.lua --build $(BUILD)
+
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/spl $(DESTDIR)$(PREFIX)/share/spl
+	install -m 755 $(BUILD)/spl $(DESTDIR)$(PREFIX)/bin/spl
+	install -m 644 $(BUILD)/libspl.a $(DESTDIR)$(PREFIX)/lib/libspl.a
+	install -m 644 core/spl.h core/backend.h core/comm.h core/dtype.h core/status.h $(DESTDIR)$(PREFIX)/include/spl
+	cp -R scripts $(DESTDIR)$(PREFIX)/share/spl/
+
 clean:
 	rm -rf build build-asan
+
+help:
+	@echo 'make            build/spl and build/libspl.a'
+	@echo 'make demo       installs what is needed, builds, runs sp_forward.lua on 2 ranks'
+	@echo 'make test       installs what is needed, builds, runs all tests'
+	@echo 'make lint       the rules of the house: luacheck, includes, globals, names'
+	@echo 'make asan       build-asan/spl, with the address and undefined-behaviour sanitizers'
+	@echo 'make units      the unit test programs in build/tests'
+	@echo 'make deps       installs the packages for building and testing (Debian: root or sudo)'
+	@echo 'make install    under PREFIX (now $(PREFIX)); make clean'
+	@echo 'Variables: CC CFLAGS LDFLAGS MARCH (kernels; now $(MARCH)) BUILD PREFIX V=1 (show commands)'

@@ -179,7 +179,8 @@ void spl_runtime_finish(spl_runtime *rt, int exit_code, double seconds, int *spe
     *all = 1;
     if (rt->size == 1 || rt->dry) return;
     spli_message m = {.type = SPLI_ENDED};
-    int follows = exit_code != 0 && rt->control->follows;
+    /* an interrupt is how a launcher ends the ranks that are left: it is the cause only when no rank failed otherwise */
+    int follows = exit_code != 0 && (rt->control->follows || (rt->interrupt && *rt->interrupt));
     m.as.ended.exit_code = exit_code;
     m.as.ended.follows = follows;
     /* a message that does not get through is the other's loss: this rank ends in any case */

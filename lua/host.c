@@ -1,8 +1,8 @@
 /* host.c: one lua_State and one runtime a rank. How a run begins, how it is interrupted, and how all ranks end together.
  *
- * The order at the end: collect garbage, so that failing finalizers count; tell the other ranks how this one ended and learn
- * how they did (the lowest failing rank prints the cause); when all have ended, lua_close, agree once more about finalizers
- * that failed while closing, close the runtime; when some have not, end the job. */
+ * The order at the end: collect garbage and close the state, so that failing finalizers count; tell the other ranks how this
+ * one ended and learn how they did (the lowest failing rank prints the cause); close the runtime when all have ended, else end
+ * the job. */
 #include "host.h"
 #include <lauxlib.h>
 #include <lualib.h>
@@ -197,7 +197,7 @@ static int exit_code_of_error(lua_State *L) {
     return code >= 1 && code <= 4 ? (int)code : 1;
 }
 
-/* Opens the state and runs; the exit code this rank would end with by itself. host->cause says why it is not 0. */
+/* Runs, and closes the state; the exit code this rank would end with by itself. host->cause says why it is not 0. */
 static int run_protected(lspl_host *host) {
     lua_State *L = host->L;
     lua_setwarnf(L, on_warning, host);
@@ -208,9 +208,11 @@ static int run_protected(lspl_host *host) {
     lua_sethook(L, NULL, 0, 0);
     int code = host->leaving ? host->leave_code : failed ? exit_code_of_error(L) : 0;
     if (failed && !host->leaving && !host->cause[0]) snprintf(host->cause, sizeof host->cause, "not enough memory for Lua");
+    watch_signals(NULL);
     lua_settop(L, 0);
     lua_gc(L, LUA_GCCOLLECT);
-    lua_gc(L, LUA_GCCOLLECT); /* what the first one's finalizers let go */
+    lua_close(L);
+    host->L = NULL;
     if (code == 0 && host->finalizer_failed) {
         snprintf(host->cause, sizeof host->cause, "%s", host->finalizer_message);
         code = 1;
@@ -220,10 +222,11 @@ static int run_protected(lspl_host *host) {
 
 static void say(const lspl_host *host) {
     if (!host->cause[0]) return;
-    int marks = getenv(LSPL_LAUNCHER_MARK) != NULL; /* then the launcher holds it back until the end */
     char text[LSPL_TEXT_BYTES + 64]; /* in one write, so that nothing of another rank gets between */
-    snprintf(text, sizeof text, marks ? "%cspl: rank %d: %s\n%c" : "%.0sspl: rank %d: %s\n", LSPL_CAUSE_BEGIN,
-             spl_rank(host->runtime), host->cause, LSPL_CAUSE_END);
+    int rank = host->runtime ? spl_rank(host->runtime) : 0;
+    if (getenv(LSPL_LAUNCHER_MARK)) { /* the launcher holds it back until the end */
+        snprintf(text, sizeof text, "%cspl: rank %d: %s\n%c", LSPL_CAUSE_BEGIN, rank, host->cause, LSPL_CAUSE_END);
+    } else snprintf(text, sizeof text, "spl: rank %d: %s\n", rank, host->cause);
     fflush(stdout);
     fputs(text, stderr);
     fflush(stderr);
@@ -235,29 +238,13 @@ static lua_State *new_state(lspl_host *host) {
     return L;
 }
 
-/* All ranks are here. Finalizers that failed while the state closed still make the run fail. */
+/* All ranks are here. */
 static int close_together(lspl_host *host, int code) {
-    int failed_before = host->finalizer_failed;
-    lua_close(host->L);
-    host->L = NULL;
-    int size = spl_size(host->runtime), rank = spl_rank(host->runtime);
-    if (code == 0) {
-        double lowest = host->finalizer_failed && !failed_before ? rank : size;
-        spl_status s = spl_agree_doubles(host->runtime, &lowest, 1, '<');
-        if (s.code == SPL_OK && lowest < size) code = 1;
-        if (s.code == SPL_OK && lowest == rank) {
-            snprintf(host->cause, sizeof host->cause, "%s", host->finalizer_message);
-            say(host);
-        }
-    }
-    int leaked = 0;
+    int leaked = 0, rank = spl_rank(host->runtime);
     spl_status s = spl_runtime_close(host->runtime, &leaked);
-    if (code == 0 && (s.code != SPL_OK || leaked)) {
-        if (leaked) fprintf(stderr, "spl: rank %d: %d objects were never released: a fault of spl itself\n", rank, leaked);
-        else fprintf(stderr, "spl: rank %d: %s\n", rank, s.message);
-        code = 1;
-    }
-    return code;
+    if (code == 0 && leaked) fprintf(stderr, "spl: rank %d: %d objects were never released: a fault of spl\n", rank, leaked);
+    if (code == 0 && s.code != SPL_OK) fprintf(stderr, "spl: rank %d: %s\n", rank, s.message);
+    return code == 0 && (leaked || s.code != SPL_OK) ? 1 : code;
 }
 
 /* Rank and size of a job without memory come from the launcher too: nothing moves, so no MPI is needed. */
@@ -294,8 +281,7 @@ static int run_host(lspl_host *host) {
     fflush(stdout);
     spl_runtime_finish(host->runtime, code, 1.0, &speak, &worst, &all);
     if (speak && code) say(host);
-    if (!all || !host->L) spl_runtime_abort(host->runtime, worst);
-    watch_signals(NULL);
+    if (!all) spl_runtime_abort(host->runtime, worst);
     return close_together(host, worst);
 }
 
@@ -316,7 +302,6 @@ int lspl_host_call(const char *module, char **args, int nargs) {
     if (host && host->L) {
         code = run_protected(host);
         if (code && host->cause[0]) fprintf(stderr, "spl: %s\n", host->cause);
-        lua_close(host->L);
     }
     free(host);
     return code;

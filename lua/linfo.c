@@ -114,7 +114,17 @@ static int l_facts(lua_State *L) {
     return 1;
 }
 
+/* spl.executable(): the path of this program. */
+static int l_executable(lua_State *L) {
+    char path[4096];
+    if (!lspl_own_path(path, sizeof path)) return lspl_raisef(L, SPL_EENV, "cannot find this program's own path in /proc");
+    lua_pushstring(L, path);
+    return 1;
+}
+
 void lspl_open_info(lua_State *L) {
+    lua_pushcfunction(L, l_executable);
+    lua_setfield(L, -2, "executable");
     lua_pushcfunction(L, l_facts);
     lua_setfield(L, -2, "facts");
 }

@@ -16,7 +16,7 @@ function info.lines()
         { "processor", ("%s; %d cores, %d allowed to this process (%s); %s"):format(f.processor, f.cores, f.cores_allowed,
             f.affinity, gib(f.memory_bytes)) },
         { "ranks", ("%d, %d thread%s each"):format(f.ranks, f.threads, f.threads == 1 and "" or "s") },
-        { "backend", f.backend .. ": " .. f.backend_description },
+        { "backend", f.backend_description },
         { "blas", f.blas },
         { "libxsmm", f.xsmm },
         { "mpi", f.mpi },
