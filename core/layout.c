@@ -428,8 +428,8 @@ static void take_step(spl_layout *now, int axis, spl_placement to, spli_layout_s
 int spli_layout_path(const spl_layout *from, const spl_layout *to, spli_layout_step *steps) {
     spl_layout now = *from;
     int n = 0;
-    for (int a = 0; a < now.naxes; a++) /* an axis of one rank does nothing: it is where it shall be */
-        if (now.axis_size[a] == 1) now.axes[a] = to->axes[a];
+    for (int a = 0; a < now.naxes; a++) /* an axis of one rank does nothing; on the way it must not bring in other units either */
+        if (now.axis_size[a] == 1) now.axes[a] = (spl_placement){0};
     while (n < SPLI_MAX_STEPS) {
         int undo = -1, best = -1, count, next;
         for (int d = 0; d < now.ndim; d++)
