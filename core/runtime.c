@@ -7,6 +7,7 @@
  * unless everybody has ended by then. A rank that failed only since another had ended is not the cause and does not speak. */
 #include "control.h"
 #include "cores.h"
+#include "sim.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +21,10 @@ static spl_status open_comm(spl_runtime *rt, const spl_runtime_config *config) {
     rt->dry = config->dry_size > 0;
     /* the backend is opened later, since it is told how many threads it has, which ranks agree on */
     if (rt->dry) SPL_TRY(spli_comm_dry_open(config->dry_rank, config->dry_size, rt->backend, NULL, NULL, &rt->world));
+    else if (config->sim) SPL_TRY(spli_comm_sim_open(config->sim, config->sim_rank, rt->backend, NULL, NULL, &rt->world));
     else if (spli_comm_mpi_launched()) SPL_TRY(spli_comm_mpi_open(rt->backend, NULL, NULL, &rt->world));
     else SPL_TRY(spli_comm_self_open(rt->backend, NULL, NULL, &rt->world));
+    rt->sim = config->sim;
     rt->rank = rt->world->rank;
     rt->size = rt->world->size;
     rt->world->memory = (spl_comm_memory){.alloc = buffer_alloc, .free = buffer_free, .owner = rt};

@@ -19,6 +19,7 @@ struct spl_runtime {
     void *backend_ctx;
     int backend_open;
     spl_queue *compute, *comm_queue; /* the same queue on the CPU */
+    spl_sim *sim;          /* virtual ranks: where a wait lets the next one run; else NULL */
     spl_comm *world;
     double timeout;
     int check;

@@ -25,11 +25,22 @@ typedef struct spl_tensor spl_tensor;
 typedef struct spl_block spl_block;
 typedef struct spl_safetensors spl_safetensors;
 
+/* ---------------------------------------------------------------- virtual ranks: P ranks in one process */
+
+typedef struct spl_sim spl_sim;
+spl_status spl_sim_create(int ranks, spl_sim **out);
+/* [local] Runs rank_main(ctx, rank) for every rank, each on its own stack (bytes; 0: 2 MiB), one at a time, switching where a rank
+ * waits, until all have returned or one ended the job. Each opens its runtime with config.sim and sim_rank. */
+spl_status spl_sim_run(spl_sim *s, size_t stack_bytes, void (*rank_main)(void *ctx, int rank), void *ctx, int *exit_code);
+void spl_sim_release(spl_sim *s);
+
 /* ---------------------------------------------------------------- runtime */
 
 typedef struct spl_runtime_config {
     const spl_backend_ops *backend; /* NULL: cpu */
     int dry_rank, dry_size;         /* dry_size > 0: comm `dry`, needs a backend without memory */
+    spl_sim *sim;                   /* virtual ranks: this one is sim_rank */
+    int sim_rank;
     int threads;                    /* 0: this rank's share of the cores in its affinity mask */
     double timeout;                 /* seconds without progress before a wait fails with SPL_ESTALL; 0: 60 */
     int check_collectives;          /* ranks agree on each collective before data moves */

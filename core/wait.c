@@ -4,6 +4,7 @@
  * moves: ranks that wait leave the cores to ranks that work, also with many ranks on few cores. Time is measured since the
  * last progress, so a slow transfer is no stall. */
 #include "control.h"
+#include "sim.h"
 #include <sched.h>
 #include <stdio.h>
 #include <time.h>
@@ -16,8 +17,12 @@ double spli_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Gives the core away for as long as fits a wait that has stood still for `idle` seconds. */
-static void rest(double idle) {
+/* Gives the core away for as long as fits a wait that has stood still for `idle` seconds; of virtual ranks, to the next. */
+static void rest(spl_runtime *rt, double idle) {
+    if (rt->sim) {
+        spli_sim_yield(rt->sim);
+        return;
+    }
     if (idle < 1e-3) {
         sched_yield();
         return;
@@ -37,7 +42,7 @@ spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limi
         if (rt->interrupt && *rt->interrupt)
             return spli_error(SPL_EINTERRUPT, "interrupted while rank %d waited for %s", rt->rank, what);
         if (rt->world && rt->world->ops->progress) rt->world->ops->progress(rt->world);
-        if (++turns < HOT_TURNS) continue;
+        if (++turns < HOT_TURNS && !rt->sim) continue; /* a virtual partner moves only when this rank lets it */
         double now = spli_now();
         if (begin == 0) begin = moved = now;
         if (progress != before) {
@@ -49,7 +54,7 @@ spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limi
                               "not make this call, or raise --timeout", rt->rank, now - begin, what, rt->site[0] ? " (" : "", rt->site,
                               rt->site[0] ? ")" : "", now - moved);
         if (watch && now - moved > 1e-3 && turns % WATCH_EVERY == 0) SPL_TRY(spli_control_watch(rt, what));
-        rest(now - moved);
+        rest(rt, now - moved);
     }
 }
 
