@@ -16,8 +16,8 @@ const char lspl_usage[] =
     "  spl help [TOPIC]                             a command, or a function of the Lua API\n"
     "  spl version\n"
     "\n"
-    "`spl COMMAND --help` tells more. Exit codes: 0 good; 1 the script failed or a result is wrong; 2 the command line is\n"
-    "wrong; 3 the environment lacks something; 4 ranks disagreed or stalled.\n";
+    "`spl COMMAND --help` tells more. Exit codes: 0 good; 1 the script failed or a result is wrong; 2 the command\n"
+    "line is wrong; 3 the environment lacks something; 4 ranks disagreed or stalled.\n";
 
 #define HOST_OPTIONS \
     "  -n RANKS               start mpirun with this many ranks (without it: one rank, or mpirun's)\n" \
@@ -29,23 +29,27 @@ const char lspl_usage[] =
 const lspl_command lspl_commands[] = {
     {"run",
      "usage: spl run [options] SCRIPT [ARGS]\n\n"
-     "Runs SCRIPT, a path or a shipped name with or without .lua, once per rank. Under mpirun this process is one rank.\n\n"
+     "Runs SCRIPT, a path or a shipped name with or without .lua, once per rank. Under mpirun this is one rank.\n\n"
      HOST_OPTIONS
      "  --no-strict            let undefined globals read as nil\n\n"
-     "These may stand after SCRIPT too; what follows `--` is left to the script. `spl run SCRIPT --help` shows its own.\n",
+     "These may stand after SCRIPT too; what follows `--` is left to the script. `spl run SCRIPT --help` shows the\n"
+     "script's own.\n",
      1, NULL},
     {"test",
      "usage: spl test [options] [busted arguments]\n\n"
-     "Runs busted specs (default: tests/lua, or tests/mpi on more than one rank) inside the host. On several ranks all of\n"
-     "them run the same tests, and a failure on any rank is a failure on all.\n\n" HOST_OPTIONS,
+     "Runs busted specs (default: tests/lua, or tests/mpi on more than one rank) inside the host. On several ranks\n"
+     "all of them run the same tests, and a failure on any rank is a failure on all.\n\n" HOST_OPTIONS,
      0, "spl.test"},
     {"info", "usage: spl info\n\nPrints version, machine, libraries and the choices made from them.\n", 0, "spl.info"},
-    {"help", "usage: spl help [TOPIC]\n\nTOPIC is a command, or a function of the Lua API such as `block` or `mesh.parse`.\n", 0, "spl.help"},
+    {"help",
+     "usage: spl help [TOPIC]\n\n"
+     "TOPIC is a command, or a function of the Lua API such as `block` or `mesh.parse`.\n",
+     0, "spl.help"},
     {"version", "usage: spl version\n", 0, NULL},
     {NULL, NULL, 0, NULL}};
 
-static const char *const host_options[] = {"-n", "--backend", "--timeout", "--check-collectives", "--threads", "--no-strict",
-                                           "--help", NULL};
+static const char *const host_options[] = {"-n", "--backend", "--timeout", "--check-collectives", "--threads",
+                                           "--no-strict", "--help", NULL};
 
 const lspl_command *lspl_find_command(const char *name) {
     for (const lspl_command *c = lspl_commands; c->name; c++) {
@@ -135,15 +139,16 @@ static int host_option(reader *r, lspl_options *out) {
 
 static int unknown_option(reader *r, const char *command) {
     const char *near = lspl_nearest(r->argv[r->at], host_options);
-    snprintf(r->message, r->n, "unknown option '%s' of `spl %s`%s%s%s", r->argv[r->at], command, near ? "; did you mean '" : "",
-             near ? near : "", near ? "'?" : "; see `spl run --help`");
+    snprintf(r->message, r->n, "unknown option '%s' of `spl %s`%s%s%s", r->argv[r->at], command,
+             near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "; see `spl run --help`");
     return 2;
 }
 
 int lspl_parse_command(const lspl_command *command, int argc, char **argv, char **args, lspl_options *out, int *help,
                        char *message, size_t n) {
     reader r = {.argc = argc, .argv = argv, .message = message, .n = n};
-    *out = (lspl_options){.command = command->name, .module = command->module, .args = args, .strict = command->takes_script};
+    *out = (lspl_options){
+        .command = command->name, .module = command->module, .args = args, .strict = command->takes_script};
     *help = 0;
     int raw = 0; /* after `--` everything is the script's */
     while (r.at < argc) {
@@ -157,7 +162,8 @@ int lspl_parse_command(const lspl_command *command, int argc, char **argv, char 
                 raw = 1, r.at++;
                 continue;
             }
-            if ((waiting || !command->takes_script) && (!strcmp(given, "--help") || !strcmp(given, "-h"))) return *help = 1, 0;
+            int asks = !strcmp(given, "--help") || !strcmp(given, "-h");
+            if (asks && (waiting || !command->takes_script)) return *help = 1, 0;
             if (waiting && given[0] == '-') return unknown_option(&r, command->name);
         }
         if (waiting) out->script = given;
@@ -166,7 +172,8 @@ int lspl_parse_command(const lspl_command *command, int argc, char **argv, char 
     }
     args[out->nargs] = NULL;
     if (command->takes_script && !out->script) {
-        snprintf(message, n, "`spl %s` needs a script: a path or a shipped name, such as sp_forward.lua", command->name);
+        snprintf(message, n, "`spl %s` needs a script: a path or a shipped name, such as sp_forward.lua",
+                 command->name);
         return 2;
     }
     return 0;

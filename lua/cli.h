@@ -18,8 +18,8 @@ const lspl_command *lspl_find_command(const char *name);
 /* The name nearest to an unknown command, or NULL. */
 const char *lspl_nearest_command(const char *name);
 
-/* Reads what follows the command. Returns 0, or 2 with one sentence in `message`; `help` is set when --help was asked of the
- * command itself. The strings stay argv's; `args` (argc + 1 pointers) receives what the script gets. */
+/* Reads what follows the command. Returns 0, or 2 with one sentence in `message`; `help` is set when --help was
+ * asked of the command itself. The strings stay argv's; `args` (argc + 1 pointers) receives what the script gets. */
 int lspl_parse_command(const lspl_command *command, int argc, char **argv, char **args, lspl_options *out, int *help,
                        char *message, size_t n);
 

@@ -1,8 +1,9 @@
-/* host.c: one lua_State and one runtime a rank. How a run begins, how it is interrupted, and how all ranks end together.
+/* host.c: one lua_State and one runtime a rank. How a run begins, how it is interrupted, and how all ranks end
+ * together.
  *
- * The order at the end: collect garbage and close the state, so that failing finalizers count; tell the other ranks how this
- * one ended and learn how they did (the lowest failing rank prints the cause); close the runtime when all have ended, else end
- * the job. */
+ * The order at the end: collect garbage and close the state, so that failing finalizers count; tell the other ranks
+ * how this one ended and learn how they did (the lowest failing rank prints the cause); close the runtime when all
+ * have ended, else end the job. */
 #include "host.h"
 #include <lauxlib.h>
 #include <lualib.h>
@@ -97,8 +98,8 @@ static void on_warning(void *ud, const char *piece, int more) {
 
 static void open_bindings(lua_State *L) {
     static void (*const openers[])(lua_State *) = {
-        lspl_open_error, lspl_open_runtime, lspl_open_info, lspl_open_mesh, lspl_open_layout, lspl_open_tensor, lspl_open_ops,
-        lspl_open_block, lspl_open_reference, lspl_open_safetensors, lspl_open_regex};
+        lspl_open_error, lspl_open_runtime, lspl_open_info, lspl_open_mesh, lspl_open_layout, lspl_open_tensor,
+        lspl_open_ops, lspl_open_block, lspl_open_reference, lspl_open_safetensors, lspl_open_regex};
     lua_newtable(L);
     for (size_t i = 0; i < sizeof openers / sizeof *openers; i++) openers[i](L);
     lua_pushcfunction(L, leave);
@@ -207,7 +208,9 @@ static int run_protected(lspl_host *host) {
     int failed = lua_pcall(L, 1, 0, 1);
     lua_sethook(L, NULL, 0, 0);
     int code = host->leaving ? host->leave_code : failed ? exit_code_of_error(L) : 0;
-    if (failed && !host->leaving && !host->cause[0]) snprintf(host->cause, sizeof host->cause, "not enough memory for Lua");
+    if (failed && !host->leaving && !host->cause[0]) {
+        snprintf(host->cause, sizeof host->cause, "not enough memory for Lua");
+    }
     watch_signals(NULL);
     lua_settop(L, 0);
     lua_gc(L, LUA_GCCOLLECT);
@@ -242,7 +245,9 @@ static lua_State *new_state(lspl_host *host) {
 static int close_together(lspl_host *host, int code) {
     int leaked = 0, rank = spl_rank(host->runtime);
     spl_status s = spl_runtime_close(host->runtime, &leaked);
-    if (code == 0 && leaked) fprintf(stderr, "spl: rank %d: %d objects were never released: a fault of spl\n", rank, leaked);
+    if (code == 0 && leaked) {
+        fprintf(stderr, "spl: rank %d: %d objects were never released: a fault of spl\n", rank, leaked);
+    }
     if (code == 0 && s.code != SPL_OK) fprintf(stderr, "spl: rank %d: %s\n", rank, s.message);
     return code == 0 && (leaked || s.code != SPL_OK) ? 1 : code;
 }
@@ -254,7 +259,9 @@ static spl_status open_runtime(lspl_host *host) {
                                  .check_collectives = o->check_collectives};
     if (o->backend) {
         config.backend = spli_backend_find(o->backend);
-        if (!config.backend) return spli_error(SPL_EENV, "no backend '%s' in this program; there are cpu and null", o->backend);
+        if (!config.backend) {
+            return spli_error(SPL_EENV, "no backend '%s' in this program; there are cpu and null", o->backend);
+        }
         if (!config.backend->has_memory && !lspl_launched(&config.dry_rank, &config.dry_size)) config.dry_size = 1;
     }
     return spl_runtime_open(&config, &host->runtime);

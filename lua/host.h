@@ -29,7 +29,8 @@ typedef struct lspl_host {
     int leave_code;
     int finalizer_failed;
     char finalizer_message[SPL_MESSAGE_BYTES];
-    char finalizer_note[SPL_MESSAGE_BYTES]; /* the last error of spl raised in a finalizer: Lua's warning only says `not a string` */
+    /* the last error of spl raised in a finalizer: Lua's warning only says `not a string` */
+    char finalizer_note[SPL_MESSAGE_BYTES];
     char warning[SPL_MESSAGE_BYTES]; /* pieces of a warning on their way */
     char cause[LSPL_TEXT_BYTES];     /* why the run failed: message and traceback */
 } lspl_host;

@@ -1,8 +1,8 @@
 /* launch.c: `spl run -n N`: starts mpirun with this same program and passes on what comes out of it.
  *
- * mpirun is asked to be quiet, so its own notices never hide a script's error. Its standard error comes through a pipe: ranks
- * put the cause of a failure between the marks CAUSE_BEGIN and CAUSE_END (see host.c), and that is held back and printed when
- * the job has ended: once, and last. Everything else passes through at once. */
+ * mpirun is asked to be quiet, so its own notices never hide a script's error. Its standard error comes through a
+ * pipe: ranks put the cause of a failure between the marks CAUSE_BEGIN and CAUSE_END (see host.c), and that is held
+ * back and printed when the job has ended: once, and last. Everything else passes through at once. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -210,8 +210,8 @@ static int exit_code(int status, const outlet *o) {
 int lspl_launch(const lspl_options *options) {
     char own[4096];
     if (!on_path("mpirun")) {
-        fprintf(stderr, "spl: -n needs mpirun, and there is none on PATH: install it (Debian: apt-get install openmpi-bin), or "
-                        "leave -n out to run one rank\n");
+        fprintf(stderr, "spl: -n needs mpirun, and there is none on PATH: install it (Debian: apt-get install "
+                        "openmpi-bin), or leave -n out to run one rank\n");
         return 3;
     }
     if (!lspl_own_path(own, sizeof own)) {

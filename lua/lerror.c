@@ -1,7 +1,8 @@
-/* lerror.c: how core's errors become Lua's. The one file that raises; everything else returns a spl_status or calls here.
+/* lerror.c: how core's errors become Lua's. The one file that raises; everything else returns a spl_status or calls
+ * here.
  *
- * An error object is a table {code, message, rank, exit} whose metatable prints the message. It passes through pcall as it
- * is, so that scripts can look at err.code; the host turns an uncaught one into a traceback and an exit code. */
+ * An error object is a table {code, message, rank, exit} whose metatable prints the message. It passes through pcall
+ * as it is, so that scripts can look at err.code; the host turns an uncaught one into a traceback and an exit code. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -94,8 +95,9 @@ static int raise_from_lua(lua_State *L) {
     spl_code code = SPL_EARG;
     lua_getfield(L, 1, "code");
     if (!lua_isnil(L, -1) && !(lua_type(L, -1) == LUA_TSTRING && code_named(lua_tostring(L, -1), &code))) {
-        return lspl_raisef(L, SPL_EARG, "error: there is no code '%s'; codes are usage, argument, memory, io, format, released, "
-                           "numeric, environment, disagree, stall, interrupt, unsupported, internal", luaL_tolstring(L, -1, NULL));
+        return lspl_raisef(L, SPL_EARG, "error: there is no code '%s'; codes are usage, argument, memory, io, format, "
+                           "released, numeric, environment, disagree, stall, interrupt, unsupported, internal",
+                           luaL_tolstring(L, -1, NULL));
     }
     lua_getfield(L, 1, "message");
     if (lua_type(L, -1) != LUA_TSTRING) return lspl_bad_argument(L, "error", "message", "a string", -1);

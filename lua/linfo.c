@@ -51,7 +51,8 @@ static int affinity(char *out, size_t n) {
 typedef char *blas_text(void);
 typedef int blas_int(void);
 
-/* Asks the BLAS that is really loaded, whichever that is: its names are looked up at run time, so another one may be linked. */
+/* Asks the BLAS that is really loaded, whichever that is: its names are looked up at run time, so another one may be
+ * linked. */
 static void blas(char *out, size_t n) {
     static const char *const parallel[] = {"sequential", "pthreads", "OpenMP"};
     void *config = dlsym(RTLD_DEFAULT, "openblas_get_config"), *core = dlsym(RTLD_DEFAULT, "openblas_get_corename");
@@ -71,7 +72,8 @@ static void blas(char *out, size_t n) {
     const char *text = get_config();
     const char *version = strchr(text, ' '); /* "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ..." */
     int words = version ? (int)(version + 1 - text) + (int)strcspn(version + 1, " ") : (int)strlen(text);
-    snprintf(out, n, "%.*s, %s, kernels for %s, %s", words, text, k >= 0 && k <= 2 ? parallel[k] : "threading unknown", get_core(), file);
+    snprintf(out, n, "%.*s, %s, kernels for %s, %s", words, text, k >= 0 && k <= 2 ? parallel[k] : "threading unknown",
+             get_core(), file);
 }
 
 /* spl.facts(): a table of strings and numbers. */
@@ -117,7 +119,9 @@ static int l_facts(lua_State *L) {
 /* spl.executable(): the path of this program. */
 static int l_executable(lua_State *L) {
     char path[4096];
-    if (!lspl_own_path(path, sizeof path)) return lspl_raisef(L, SPL_EENV, "cannot find this program's own path in /proc");
+    if (!lspl_own_path(path, sizeof path)) {
+        return lspl_raisef(L, SPL_EENV, "cannot find this program's own path in /proc");
+    }
     lua_pushstring(L, path);
     return 1;
 }

@@ -35,8 +35,9 @@ static void set_site(lua_State *L, spl_runtime *rt) {
 void lspl_collective(lua_State *L, const char *what) {
     spl_runtime *rt = lspl_runtime(L);
     if (lspl_finalizing(L)) {
-        spl_status s = spli_error(SPL_EARG, "%s is collective and was called in a finalizer (__gc): ranks collect garbage at "
-                                  "different times, so the others would wait for ever; call it in the script's own course", what);
+        spl_status s = spli_error(SPL_EARG, "%s is collective and was called in a finalizer (__gc): ranks collect "
+                                  "garbage at different times, so the others would wait for ever; call it in the "
+                                  "script's own course", what);
         lspl_host_blame_finalizer(lspl_host_of(L), s.message);
         lspl_raise(L, &s);
     }
@@ -267,10 +268,11 @@ static int l_nearest(lua_State *L) {
 
 void lspl_open_runtime(lua_State *L) {
     static const luaL_Reg functions[] = {
-        {"rank", l_rank}, {"size", l_size}, {"threads", l_threads}, {"barrier", l_barrier}, {"max", l_max}, {"min", l_min},
-        {"sum", l_sum}, {"gather", l_gather}, {"counters", l_counters}, {"reset_counters", l_reset_counters},
-        {"memory", l_memory}, {"live", l_live}, {"now", l_now}, {"host", l_host},
-        {"check_collectives", l_check_collectives}, {"nearest", l_nearest}, {"embedded", l_embedded}, {"embedded_list", l_embedded_list}, {NULL, NULL}};
+        {"rank", l_rank}, {"size", l_size}, {"threads", l_threads}, {"barrier", l_barrier}, {"max", l_max},
+        {"min", l_min}, {"sum", l_sum}, {"gather", l_gather}, {"counters", l_counters},
+        {"reset_counters", l_reset_counters}, {"memory", l_memory}, {"live", l_live}, {"now", l_now},
+        {"host", l_host}, {"check_collectives", l_check_collectives}, {"nearest", l_nearest},
+        {"embedded", l_embedded}, {"embedded_list", l_embedded_list}, {NULL, NULL}};
     luaL_setfuncs(L, functions, 0);
     set_string(L, "version", SPL_VERSION);
 }

@@ -1,4 +1,5 @@
-/* main.c: the program spl. Reads the command line, hands over to the host or to mpirun, and is the only place that exits. */
+/* main.c: the program spl. Reads the command line, hands over to the host or to mpirun, and is the only place that
+ * exits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +43,8 @@ static int run(const lspl_command *command, int argc, char **argv, char **args) 
     if (options.script && (wrong = find_script(&options, path, sizeof path))) return wrong;
     if (options.ranks == 0) return lspl_host_run(&options);
     if (lspl_launched(&rank, &size)) {
-        snprintf(message, sizeof message, "-n %d was given, but this already runs under mpirun as one of %d ranks; leave -n out, or "
-                 "leave mpirun out", options.ranks, size);
+        snprintf(message, sizeof message, "-n %d was given, but this already runs under mpirun as one of %d ranks; "
+                 "leave -n out, or leave mpirun out", options.ranks, size);
         return complain(message);
     }
     return lspl_launch(&options);

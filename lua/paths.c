@@ -16,7 +16,8 @@ int lspl_own_path(char *out, size_t n) {
     return 1;
 }
 
-/* The i-th folder where shipped scripts may lie: beside build/, beside bin/, under the prefix. 0 when i is past the last. */
+/* The i-th folder where shipped scripts may lie: beside build/, beside bin/, under the prefix. 0 when i is past the
+ * last. */
 static int script_folder(int i, char *out, size_t n) {
     char own[4096];
     if (i < 2) {

@@ -1,6 +1,7 @@
-/* startup.c: OpenBLAS picks its kernels by processor model when it is loaded, and on a model newer than itself it falls back to
- * SSE3: a quarter of the speed. It reads its environment only then, so where that happened the program starts itself anew with
- * the kernels that the instruction set allows. A choice of the user's (OPENBLAS_CORETYPE) is left alone. */
+/* startup.c: OpenBLAS picks its kernels by processor model when it is loaded, and on a model newer than itself it
+ * falls back to SSE3: a quarter of the speed. It reads its environment only then, so where that happened the program
+ * starts itself anew with the kernels that the instruction set allows. A choice of the user's (OPENBLAS_CORETYPE) is
+ * left alone. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>

@@ -6,8 +6,8 @@ local core = require "spl.core"
 local args = {}
 
 local RESERVED = { help = true, n = true, backend = true, timeout = true, threads = true, check_collectives = true }
-local FIELDS = { default = true, help = true, min = true, max = true, choices = true, metavar = true, type = true, of = true,
-    required = true }
+local FIELDS = { default = true, help = true, min = true, max = true, choices = true, metavar = true, type = true,
+    of = true, required = true }
 local TYPES = { integer = true, number = true, string = true, boolean = true, list = true }
 local SUFFIX = { k = 1 << 10, m = 1 << 20, g = 1 << 30 }
 local METAVAR = { integer = "N", number = "X", string = "TEXT", list = "TEXT" }
@@ -62,7 +62,8 @@ local function declare(name, value)
     end
     d.type = d.type or (d.default ~= nil and type_of(d.default)) or "string"
     if not TYPES[d.type] then
-        wrong_declaration(name, ("type '%s' is none of integer, number, string, boolean, list"):format(tostring(d.type)))
+        wrong_declaration(name,
+            ("type '%s' is none of integer, number, string, boolean, list"):format(tostring(d.type)))
     end
     d.element = d.type == "list" and (d.of or (d.default and d.default[1] ~= nil and type_of(d.default[1])) or "string")
         or d.type
@@ -77,7 +78,8 @@ local function parse_integer(d, text)
     local value = digits and math.tointeger(tonumber(digits))
     local scale = SUFFIX[suffix and suffix:lower()] or 1
     -- tonumber gives a float where 64 bits do not hold the digits; tointeger may take such a float back
-    if digits and not (value and #digits:gsub("^[+-]?0*", "") <= 18 and math.abs(value) <= math.maxinteger // scale) then
+    local fits = value and #digits:gsub("^[+-]?0*", "") <= 18 and math.abs(value) <= math.maxinteger // scale
+    if digits and not fits then
         usage("%s: %s is too large", d.flag, text)
     elseif not value then
         usage("%s needs a whole number such as 2048 or 64k, got '%s'", d.flag, text)
@@ -99,7 +101,7 @@ local function parse_boolean(d, text)
     elseif text == "false" or text == "no" or text == "0" then
         return false
     end
-    return usage("%s is on or off: %s, %s or %s=false, got '%s'", d.flag, d.flag, "--no-" .. d.flag:sub(3), d.flag, text)
+    return usage("%s is on or off: %s, --no-%s or %s=false, got '%s'", d.flag, d.flag, d.flag:sub(3), d.flag, text)
 end
 
 local PARSE = { integer = parse_integer, number = parse_number, boolean = parse_boolean }
@@ -177,7 +179,8 @@ end
 ---@param description string?
 ---@return string
 function args.help(declared, description)
-    local lines = { ("usage: spl run [-n RANKS] %s [options]"):format((arg and arg[0] or "SCRIPT"):match("[^/]*$")), "" }
+    local script = (arg and arg[0] or "SCRIPT"):match("[^/]*$")
+    local lines = { ("usage: spl run [-n RANKS] %s [options]"):format(script), "" }
     if description then
         lines[#lines + 1] = description
         lines[#lines + 1] = ""
@@ -192,7 +195,7 @@ function args.help(declared, description)
         lines[#lines + 1] = (("  %-" .. width .. "s  %s"):format(row[1], row[2]):gsub("%s+$", ""))
     end
     lines[#lines + 1] = ""
-    lines[#lines + 1] = "Also the options of `spl run` itself: -n, --backend, --timeout, --check-collectives, --threads."
+    lines[#lines + 1] = "Also the options of `spl run`: -n, --backend, --timeout, --check-collectives, --threads."
     return table.concat(lines, "\n")
 end
 
@@ -265,8 +268,8 @@ end
 --- [local] Reads the script's options. Names may be written with - or _; integers take the suffixes k, m, g (powers of
 --- 1024) and are at least 1 unless `min` says otherwise; lists are repeatable, the first use replacing the default.
 --- `--help` prints the options on rank 0 and ends all ranks. What is wrong is a usage error (exit code 2).
----@param declaration table name = default, or name = {default=, help=, min=, max=, choices=, metavar=, type=, of=, required=};
---- [1] is the description of the script
+---@param declaration table name = default, or name = {default=, help=, min=, max=, choices=, metavar=, type=, of=,
+--- required=}; [1] is the description of the script
 ---@param list string[]? what to read instead of the command line
 ---@return table values by name
 function args.args(declaration, list)

@@ -1,4 +1,5 @@
--- boot.lua: the first thing that runs in a state: where modules come from, what os.exit means, what scripts may not load.
+-- boot.lua: the first thing that runs in a state: where modules come from, what os.exit means, what scripts may not
+-- load.
 local core, script, strict = ...
 
 -- Modules inside the program: "spl" is spl/init.lua, "spl.args" is spl/args.lua.

@@ -13,8 +13,8 @@ function info.lines()
     return {
         { "spl", f.version },
         { "host", f.host .. ", " .. (f.system or "unknown system") },
-        { "processor", ("%s; %d cores, %d allowed to this process (%s); %s"):format(f.processor, f.cores, f.cores_allowed,
-            f.affinity, gib(f.memory_bytes)) },
+        { "processor", ("%s; %d cores, %d allowed to this process (%s); %s"):format(f.processor, f.cores,
+            f.cores_allowed, f.affinity, gib(f.memory_bytes)) },
         { "ranks", ("%d, %d thread%s each"):format(f.ranks, f.threads, f.threads == 1 and "" or "s") },
         { "backend", f.backend_description },
         { "blas", f.blas },

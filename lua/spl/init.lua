@@ -1,4 +1,5 @@
--- init.lua: the table that `require "spl"` gives: the bindings, and the modules inside the program loaded when first used.
+-- init.lua: the table that `require "spl"` gives: the bindings, and the modules inside the program loaded when first
+-- used.
 local core = require "spl.core"
 
 local spl = {}
@@ -18,8 +19,8 @@ local function names()
     return list
 end
 
--- spl.args is the function `args` of the module spl/args.lua; where a module has no function of its own name, spl.NAME is
--- the module.
+-- spl.args is the function `args` of the module spl/args.lua; where a module has no function of its own name, spl.NAME
+-- is the module.
 setmetatable(spl, {
     __index = function(_, name)
         if type(name) == "string" and core.embedded("spl/" .. name .. ".lua") then

@@ -1,9 +1,10 @@
 -- test.lua: `spl test`: busted inside the host, on one rank or on many.
 --
--- On many ranks every rank runs the same tests in the same order. After each test the ranks gather what happened, so that a
--- failure on any rank is a failure on all, named by the lowest rank that failed; rank 0 alone prints. A test that makes
--- ranks part ways for good (one fails while the others wait for it) cannot be followed by another: the run ends there with
--- the test's name and each rank's view. After each test the live objects of core must be back to what they were before it.
+-- On many ranks every rank runs the same tests in the same order. After each test the ranks gather what happened, so
+-- that a failure on any rank is a failure on all, named by the lowest rank that failed; rank 0 alone prints. A test
+-- that makes ranks part ways for good (one fails while the others wait for it) cannot be followed by another: the run
+-- ends there with the test's name and each rank's view. After each test the live objects of core must be back to what
+-- they were before it.
 local spl = require "spl"
 local test = {}
 
@@ -58,8 +59,8 @@ local function message_of(value)
 end
 
 local function part_for_good(name, failure, why)
-    io.stderr:write(("spl test: rank %d, '%s': %s\n  %s (%s)\n"):format(spl.rank(), name, failure or "nothing wrong here",
-        failed_to_meet, tostring(why)))
+    io.stderr:write(("spl test: rank %d, '%s': %s\n  %s (%s)\n"):format(spl.rank(), name,
+        failure or "nothing wrong here", failed_to_meet, tostring(why)))
     os.exit(1)
 end
 
@@ -136,7 +137,7 @@ local function new_report(busted, verbose)
             end
         elseif status == "pending" then
             report.skipped = report.skipped + 1
-            say("skipped %s: %s", full_name(busted, element), tostring(report.reason or element.name or "no reason given"))
+            say("skipped %s: %s", full_name(busted, element), tostring(report.reason or "no reason given"))
         end
         report.reason = nil
     end

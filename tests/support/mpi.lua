@@ -67,8 +67,8 @@ function mpi.spl(words, opts)
     return run_line(quote(spl.executable()) .. " " .. words_of(words), opts or {})
 end
 
---- Runs a script on n ranks: `spl run -n N SCRIPT ARGS`; with opts.mpirun under a plain mpirun instead; n = 1 runs without
---- any launcher.
+--- Runs a script on n ranks: `spl run -n N SCRIPT ARGS`; with opts.mpirun under a plain mpirun instead; n = 1 runs
+--- without any launcher.
 ---@param n integer
 ---@param script string a path, a shipped name, or a Lua chunk (anything with a newline or a space in it)
 ---@param args string[]?

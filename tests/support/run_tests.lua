@@ -1,4 +1,5 @@
--- run_tests.lua: `make test`: the unit programs, lint, the specs on one rank and on 2, 3 and 4, and one line that sums it up.
+-- run_tests.lua: `make test`: the unit programs, lint, the specs on one rank and on 2, 3 and 4, and one line that sums
+-- it up.
 local spl = require "spl"
 
 local o = spl.args {
@@ -40,8 +41,8 @@ local function lines_of(command)
     return lines
 end
 
--- Runs a command, hands each line to `read`, and adds what was counted. A command that ends badly without having counted a
--- failure is one failure.
+-- Runs a command, hands each line to `read`, and adds what was counted. A command that ends badly without having
+-- counted a failure is one failure.
 local function suite(title, command, read)
     local counts = { passed = 0, failed = 0, skipped = 0 }
     local started = spl.now()
@@ -52,14 +53,14 @@ local function suite(title, command, read)
     local _, kind, code = pipe:close()
     if counts.failed == 0 and (kind ~= "exit" or code ~= 0) then
         counts.failed = 1
-        print(("FAILED  %s: %s"):format(title, kind == "exit" and code == 124 and ("hung: not done after %d s"):format(LIMIT)
-            or ("ended with %s %d"):format(kind, code)))
+        local hung = kind == "exit" and code == 124 and ("hung: not done after %d s"):format(LIMIT)
+        print(("FAILED  %s: %s"):format(title, hung or ("ended with %s %d"):format(kind, code)))
     elseif counts.failed == 0 and counts.passed == 0 and counts.skipped == 0 then
         counts.failed = 1
         print(("FAILED  %s: it counted no test at all"):format(title))
     end
-    print(("%-44s %4d passed %3d failed %3d skipped  %6.1f s"):format(title, counts.passed, counts.failed, counts.skipped,
-        spl.now() - started))
+    print(("%-44s %4d passed %3d failed %3d skipped  %6.1f s"):format(title, counts.passed, counts.failed,
+        counts.skipped, spl.now() - started))
     add(counts)
 end
 
@@ -103,7 +104,7 @@ local function ranks_of(source)
     return ranks
 end
 
-local MPIRUN = "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --quiet --oversubscribe --bind-to none -n "
+local MPIRUN = "mpirun --allow-run-as-root --quiet --oversubscribe --bind-to none -n "
 
 local function unit_tests()
     for _, source in ipairs(lines_of("ls tests/unit/*_test.c 2>/dev/null")) do
