@@ -21,7 +21,7 @@ __attribute__((format(printf, 2, 3))) static inline int ok(int good, const char 
 }
 
 /* A line of explanation under a failed check. */
-__attribute__((format(printf, 1, 2))) static void tap_note(const char *format, ...) {
+__attribute__((format(printf, 1, 2))) static inline void tap_note(const char *format, ...) {
     va_list args;
     printf("#   ");
     va_start(args, format);
