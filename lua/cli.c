@@ -43,7 +43,7 @@ const lspl_command lspl_commands[] = {
     {"info", "usage: spl info\n\nPrints version, machine, libraries and the choices made from them.\n", 0, "spl.info"},
     {"help",
      "usage: spl help [TOPIC]\n\n"
-     "TOPIC is a command, or a function of the Lua API such as `block` or `mesh.parse`.\n",
+     "TOPIC is a command, or a function of the Lua API such as `block` or `mesh.parse`; `spl help api` lists those.\n",
      0, "spl.help"},
     {"version", "usage: spl version\n", 0, NULL},
     {NULL, NULL, 0, NULL}};

@@ -2,9 +2,13 @@
 -- used.
 local core = require "spl.core"
 
+local INSIDE = { embedded = true, embedded_list = true, leave = true } -- for the host's own modules
+
 local spl = {}
 for name, value in pairs(core) do
-    spl[name] = value
+    if not INSIDE[name] then
+        spl[name] = value
+    end
 end
 
 local function names()
