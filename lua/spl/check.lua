@@ -38,8 +38,8 @@ local function refuse(code, format, ...)
     spl.error { code = code, message = ("check: " .. format):format(...) }
 end
 
---- [local] Refuses to judge a reference by itself, or a backend that computes nothing.
-local function refuse_reference()
+--- [local] Refuses to judge a reference by itself, or a backend that computes nothing: code "unsupported".
+function check.able()
     local name, is_reference, has_values = spl.reference.judged()
     if is_reference then
         refuse("unsupported", "the backend '%s' is itself a reference and would be judged by itself; run with --backend cpu", name)
@@ -111,10 +111,10 @@ end
 
 -- [collective] One tensor against the reference, on this rank's rows; agreed over ranks.
 local function judge(actual, expected, dim, rows, tolerance)
-    local whole <close> = actual:gather()
-    if whole.ndim > expected.ndim then -- [b, s, 1] where the reference has [b, s]
-        whole = whole:reshape { whole.shape[1], whole.shape[2] }
-    end
+    local gathered <close> = actual:gather()
+    -- [b, s, 1] where the reference has [b, s]
+    local whole <close> = gathered:reshape(gathered.ndim > expected.ndim and { table.unpack(gathered.shape, 1, 2) }
+        or gathered.shape)
     local first = spl.compare(whole, expected, { dim = dim, rows = rows })
     local diff, ref, count = spl.sum(first.diff_squares, first.ref_squares, first.count)
     local rms = count > 0 and math.sqrt(ref / count) or 0
@@ -145,11 +145,12 @@ function check.block(blk, x, o)
     if wanted ~= nil and (math.type(wanted) ~= "integer" or wanted < 1) then
         refuse("argument", "rows = %s; a whole number, 1 or more, is needed", tostring(wanted))
     end
-    refuse_reference()
+    check.able()
     local rows, mine = choose_rows(blk, x, wanted), {}
     for i = spl.rank() + 1, #rows, spl.size() do mine[#mine + 1] = rows[i] end
-    local y, saved = blk:forward(x, { save = true, step = step })
-    local _ <close>, _ <close> = y, saved
+    local out, kept = blk:forward(x, { save = true, step = step })
+    out:release() -- also in `kept`
+    local saved <close> = kept
     local truth = reference(blk, x, mine, step)
     local result = { rel_err = 0, wrong = 0, rows = #rows, seq = x.shape[2], tensors = {} }
     for _, s in ipairs(saved) do
