@@ -153,6 +153,19 @@ static inline int twin_close(const twin *w, double tol, const char *what) {
     return 1;
 }
 
+/* The norm of the difference within tol of the norm of the reference, over finite elements. */
+static inline int twin_near(const twin *w, double tol, const char *what) {
+    double error = 0, squares = 0, *wide = w->wide.data;
+    for (int64_t i = 0; i < w->n; i++)
+        if (isfinite(wide[i])) {
+            error += pow(get(w->narrow.data, w->t, i) - wide[i], 2);
+            squares += wide[i] * wide[i];
+        }
+    if (sqrt(error) <= tol * sqrt(squares)) return 1;
+    tap_note("%s: relative error %g", what, sqrt(error / squares));
+    return 0;
+}
+
 static const spl_dtype float_types[] = {SPL_F32, SPL_F64};
 static inline double tolerance(spl_dtype t, double f32, double f64) { return t == SPL_F64 ? f64 : f32; }
 
