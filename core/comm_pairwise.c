@@ -259,7 +259,8 @@ static spl_status post_round(request *r) {
     const int64_t k = r->posted;
     const size_t size = element(r);
     const spli_p2p_ops *p2p = r->engine->p2p;
-    const spli_p2p_key key = {.comm_id = r->base.comm->id, .sequence = r->sequence, .stage = r->stage};
+    int same = r->coll.kind == SPL_COLL_BROADCAST; /* what one member sends in its second stage another gets in its first */
+    const spli_p2p_key key = {.comm_id = r->base.comm->id, .sequence = r->sequence, .stage = same ? 0 : r->stage};
     round_slot *slot = &r->slot[k % WINDOW];
     r->posted++;
     for (int i = 1; i < P; i++) {
