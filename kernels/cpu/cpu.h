@@ -1,9 +1,9 @@
 /* cpu.h: what the files of the CPU backend share: the context, threads, scratch, the slots, and a few helpers.
  *
- * One file per op family; those that exist in f32 and f64 keep their loops in a `_body.h` that is included once per type
- * with T (the element type) and S (its suffix) defined. All loops over rows, heads or blocks are OpenMP loops with a fixed
- * split, and whatever is summed is summed in an order that the number of threads does not change: results are the same
- * bits for any thread count, up to the BLAS. */
+ * One file per op family; those that exist in f32 and f64 keep their loops in a `_body.h` that is included once per
+ * type with T (the element type) and S (its suffix) defined. All loops over rows, heads or blocks are OpenMP loops
+ * with a fixed split, and whatever is summed is summed in an order that the number of threads does not change:
+ * results are the same bits for any thread count, up to the BLAS. */
 #ifndef SPLK_CPU_H
 #define SPLK_CPU_H
 #include "backend.h"
@@ -23,15 +23,17 @@
  *   ab:  C[m,n] += A[m,k] . B[k,n]                    (probabilities times values)
  * Called inside parallel regions, each call by one thread. */
 typedef struct splk_tiles_f32 {
-    void (*abt)(int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b, int64_t ldb,
-                float *c, int64_t ldc);
-    void (*ab)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc);
+    void (*abt)(int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b,
+                int64_t ldb, float *c, int64_t ldc);
+    void (*ab)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
+               int64_t ldc);
 } splk_tiles_f32;
 
 typedef struct splk_tiles_f64 {
-    void (*abt)(int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda, const double *b, int64_t ldb,
-                double *c, int64_t ldc);
-    void (*ab)(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b, int64_t ldb, double *c, int64_t ldc);
+    void (*abt)(int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda, const double *b,
+                int64_t ldb, double *c, int64_t ldc);
+    void (*ab)(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b, int64_t ldb, double *c,
+               int64_t ldc);
 } splk_tiles_f64;
 
 typedef struct splk_cpu {
@@ -56,7 +58,7 @@ spl_status splk_cpu_event_record(void *ctx, spl_queue *q, spl_event *e);
 spl_status splk_cpu_event_wait(void *ctx, spl_queue *q, spl_event *e);
 spl_status splk_cpu_event_test(void *ctx, spl_event *e, int *done);
 spl_status splk_cpu_copy(void *ctx, spl_queue *q, void *dst, const void *src, size_t bytes);
-/* Scratch of one call, 64-byte aligned: `count` parts of `bytes` each, every part aligned too (*stride is the distance). */
+/* Scratch of one call: `count` parts of `bytes` each, every part 64-byte aligned, *stride bytes apart. */
 spl_status splk_scratch_take(splk_cpu *c, int64_t count, int64_t bytes, int64_t *stride, void **out);
 void splk_scratch_give(splk_cpu *c, int64_t count, int64_t stride, void *p);
 int64_t splk_cpu_workspace_peak(void *ctx, int reset);
@@ -66,14 +68,17 @@ spl_status splk_cpu_box(void *ctx, spl_queue *q, const spl_box_args *a);
 spl_status splk_cpu_zero(void *ctx, spl_queue *q, void *dst, size_t bytes);
 
 /* cpu_cast.c */
-spl_status splk_cpu_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from, int64_t n);
+spl_status splk_cpu_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from,
+                         int64_t n);
 spl_status splk_cpu_fill(void *ctx, spl_queue *q, void *dst, spl_dtype t, int64_t n, double value);
-void splk_store_doubles(void *dst, spl_dtype t, int64_t at, const double *src, int64_t n); /* dst[at..] = src, converted */
+/* dst[at..] = src, converted; and back. */
+void splk_store_doubles(void *dst, spl_dtype t, int64_t at, const double *src, int64_t n);
 
 void splk_load_doubles(double *dst, const void *src, spl_dtype t, int64_t n);
 
 /* cpu_reduce.c */
-spl_status splk_cpu_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n, spl_dtype t);
+spl_status splk_cpu_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n,
+                        spl_dtype t);
 spl_status splk_cpu_stats(void *ctx, spl_queue *q, const void *x, spl_dtype t, int64_t n, spl_stats *host_out);
 
 /* cpu_random.c */
@@ -97,8 +102,10 @@ spl_status splk_cpu_embed(void *ctx, spl_queue *q, const spl_embed_args *a);
 spl_status splk_cpu_nll(void *ctx, spl_queue *q, const spl_nll_args *a);
 spl_status splk_cpu_attention(void *ctx, spl_queue *q, const spl_attn_args *a);
 /* y = act(x + bias) over rows with leading dimension ld, in place; what a GEMM does after itself. */
-void splk_bias_act_f32(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, float *x, int64_t ld, const float *bias);
-void splk_bias_act_f64(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, double *x, int64_t ld, const double *bias);
+void splk_bias_act_f32(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, float *x, int64_t ld,
+                       const float *bias);
+void splk_bias_act_f64(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, double *x, int64_t ld,
+                       const double *bias);
 
 /* cpu_tiles.c: tile products through the BLAS */
 extern const splk_tiles_f32 splk_tiles_f32_blas;
@@ -106,7 +113,7 @@ extern const splk_tiles_f64 splk_tiles_f64_blas;
 
 #pragma GCC visibility pop
 
-/* Threads for a loop of `units` independent parts that touches `elements` in all: one where a team would cost more. */
+/* Threads for a loop of `units` parts that touches `elements` in all: one where a team would cost more. */
 static inline int splk_team(const splk_cpu *c, int64_t units, int64_t elements) {
     if (elements < 16384 || units < 2) return 1;
     return (int64_t)c->nthreads < units ? c->nthreads : (int)units;
@@ -123,8 +130,8 @@ static inline int splk_thread(void) {
 /* The one refusal of dtypes that can be stored but not computed with. */
 static inline spl_status splk_need_float(const char *op, spl_dtype t) {
     if (t == SPL_F32 || t == SPL_F64) return spli_ok();
-    return spli_error(SPL_EUNSUPPORTED, "%s on the cpu backend computes in f32 and f64, got %s: cast to f32 first", op,
-                      spl_dtype_name(t));
+    return spli_error(SPL_EUNSUPPORTED, "%s on the cpu backend computes in f32 and f64, got %s: cast to f32 first",
+                      op, spl_dtype_name(t));
 }
 
 /* a * b >= 0 into *out; 0 on overflow or a negative factor. */
@@ -136,8 +143,9 @@ static inline int splk_mul(int64_t a, int64_t b, int64_t *out) {
 static inline spl_status splk_area(const char *op, int64_t rows, int64_t cols, int64_t *out) {
     *out = 0;
     if (splk_mul(rows, cols, out) && *out <= INT64_MAX / 8) return spli_ok();
-    return spli_error(SPL_EARG, "%s: %lld rows of %lld columns are not a size: both must be >= 0 and the product fit memory", op,
-                      (long long)rows, (long long)cols);
+    return spli_error(SPL_EARG,
+                      "%s: %lld rows of %lld columns are not a size: both must be >= 0 and the product fit memory",
+                      op, (long long)rows, (long long)cols);
 }
 
 /* e^x to about 1 ulp for every float, written so that loops over it vectorise (no branch, no call, no float-to-int

@@ -1,15 +1,15 @@
 /* cpu_attention.c: tiled flash attention over the pieces of one plan step.
  *
- * One unit of work is a block of query rows of one head; it owns its output rows, so units are independent and the result
- * does not depend on which thread takes which. A unit walks the pieces that touch its rows, and each piece in tiles of
- * keys. In a piece the keys that a row sees are an interval (strides are positive), and both its ends grow with the row;
- * so a tile's rows with anything to see are a range, and a tile is whole when its first row reaches its end and its last
- * row its beginning. Whole tiles are computed unmasked, tiles with no visible pair are skipped, the rest are cut to each
- * row's interval. What is invisible contributes exactly nothing, even where it is NaN.
+ * One unit of work is a block of query rows of one head; it owns its output rows, so units are independent and the
+ * result does not depend on which thread takes which. A unit walks the pieces that touch its rows, and each piece in
+ * tiles of keys. In a piece the keys that a row sees are an interval (strides are positive), and both its ends grow
+ * with the row; so a tile's rows with anything to see are a range, and a tile is whole when its first row reaches its
+ * end and its last row its beginning. Whole tiles are computed unmasked, tiles with no visible pair are skipped, the
+ * rest are cut to each row's interval. What is invisible contributes exactly nothing, even where it is NaN.
  *
- * Numbers: a running maximum m per row; probabilities exp(s - m) in T; the products accumulate in T in `acc`, which is
- * folded into `total` at least every 1,024 keys, so that its rounding errors stay those of 1,024 terms; `total` keeps the
- * maximum it was scaled by. Sums of probabilities are kept in double. */
+ * Numbers: a running maximum m per row; probabilities exp(s - m) in T; the products accumulate in T in `acc`, which
+ * is folded into `total` at least every 1,024 keys, so that its rounding errors stay those of 1,024 terms; `total`
+ * keeps the maximum it was scaled by. Sums of probabilities are kept in double. */
 #include "cpu.h"
 
 enum { ROWS = 64, KEYS = 128, RESTART = 1024 };
@@ -17,10 +17,10 @@ enum { ROWS = 64, KEYS = 128, RESTART = 1024 };
 typedef struct job {
     const spl_attn_args *a;
     const splk_cpu *c;
-    char *scratch;          /* per thread: `stride` bytes */
+    char *scratch; /* per thread: `stride` bytes */
     int64_t stride;
     int64_t row_blocks;
-    uint32_t least;         /* threshold of dropout, 0: none */
+    uint32_t least; /* threshold of dropout, 0: none */
 } job;
 
 /* The global index held at local position `at` of a list of segments; `at` itself where there is no list. */
@@ -74,9 +74,10 @@ static spl_status check_pieces(const spl_attn_args *a) {
     for (int i = 0; i < a->npieces; i++) {
         const spl_attn_piece *p = &a->pieces[i];
         if (p->q0 < 0 || p->nq < 0 || p->k0 < 0 || p->nk < 0 || p->nq > a->sq - p->q0 || p->nk > a->sk - p->k0)
-            return spli_error(SPL_EARG, "attention: piece %d covers rows %lld+%lld and keys %lld+%lld of %lld rows and %lld keys",
-                              i, (long long)p->q0, (long long)p->nq, (long long)p->k0, (long long)p->nk, (long long)a->sq,
-                              (long long)a->sk);
+            return spli_error(
+                SPL_EARG, "attention: piece %d covers rows %lld+%lld and keys %lld+%lld of %lld rows and %lld keys",
+                i, (long long)p->q0, (long long)p->nq, (long long)p->k0, (long long)p->nk, (long long)a->sq,
+                (long long)a->sk);
         if (p->q_stride < 1 || p->k_stride < 1)
             return spli_error(SPL_EARG, "attention: piece %d has strides %lld and %lld; both must be at least 1", i,
                               (long long)p->q_stride, (long long)p->k_stride);
@@ -87,16 +88,21 @@ static spl_status check_pieces(const spl_attn_args *a) {
 static spl_status check(const spl_attn_args *a) {
     int64_t size;
     SPL_TRY(splk_need_float("attention", a->dtype));
-    if (a->batch < 0 || a->heads < 0 || a->kv_heads < 0 || a->sq < 0 || a->sk < 0 || a->head_dim < 0 || a->npieces < 0 ||
-        !splk_mul(a->batch, a->heads, &size) || !splk_mul(size, a->sq, &size))
-        return spli_error(SPL_EARG, "attention: batch %lld, heads %lld, kv_heads %lld, queries %lld, keys %lld, head_dim %lld "
-                          "are not sizes", (long long)a->batch, (long long)a->heads, (long long)a->kv_heads, (long long)a->sq,
+    if (a->batch < 0 || a->heads < 0 || a->kv_heads < 0 || a->sq < 0 || a->sk < 0 || a->head_dim < 0 ||
+        a->npieces < 0 || !splk_mul(a->batch, a->heads, &size) || !splk_mul(size, a->sq, &size))
+        return spli_error(SPL_EARG,
+                          "attention: batch %lld, heads %lld, kv_heads %lld, queries %lld, keys %lld, head_dim %lld "
+                          "are not sizes",
+                          (long long)a->batch, (long long)a->heads, (long long)a->kv_heads, (long long)a->sq,
                           (long long)a->sk, (long long)a->head_dim);
     if (a->head_dim > INT32_MAX / (2 * KEYS))
-        return spli_error(SPL_EUNSUPPORTED, "attention: head_dim %lld is more than the %d that a tile can hold; use more heads",
+        return spli_error(SPL_EUNSUPPORTED,
+                          "attention: head_dim %lld is more than the %d that a tile can hold; use more heads",
                           (long long)a->head_dim, INT32_MAX / (2 * KEYS));
-    if (a->head_dim > 1 && (a->q_strides[3] != 1 || a->k_strides[3] != 1 || a->v_strides[3] != 1 || a->out_strides[3] != 1))
-        return spli_error(SPL_EARG, "attention: elements of a head must be neighbours (last stride 1); make the tensor contiguous");
+    if (a->head_dim > 1 &&
+        (a->q_strides[3] != 1 || a->k_strides[3] != 1 || a->v_strides[3] != 1 || a->out_strides[3] != 1))
+        return spli_error(
+            SPL_EARG, "attention: elements of a head must be neighbours (last stride 1); make the tensor contiguous");
     for (int64_t h = 0; h < a->heads; h++)
         if (a->npieces > 0 && (a->kv_of_head[h] < 0 || a->kv_of_head[h] >= a->kv_heads))
             return spli_error(SPL_EARG, "attention: query head %lld reads KV head %d, there are %lld", (long long)h,
@@ -112,9 +118,11 @@ static spl_status check(const spl_attn_args *a) {
         }
         if (!splk_mul(top, a->heads_global, &size) || !splk_mul(size, a->seq_q_global, &size) ||
             !splk_mul(size, a->seq_k_global, &size))
-            return spli_error(SPL_EUNSUPPORTED, "attention: dropout over %lld x %lld x %lld x %lld pairs overflows their 64-bit "
-                              "index; use a smaller batch or no attention dropout", (long long)top, (long long)a->heads_global,
-                              (long long)a->seq_q_global, (long long)a->seq_k_global);
+            return spli_error(SPL_EUNSUPPORTED,
+                              "attention: dropout over %lld x %lld x %lld x %lld pairs overflows their 64-bit "
+                              "index; use a smaller batch or no attention dropout",
+                              (long long)top, (long long)a->heads_global, (long long)a->seq_q_global,
+                              (long long)a->seq_k_global);
     }
     return check_pieces(a);
 }
@@ -130,7 +138,8 @@ spl_status splk_cpu_attention(void *ctx, spl_queue *q, const spl_attn_args *a) {
     int team = splk_team(c, units, INT64_MAX);
     if (heads * a->sq * (double)a->sk < 16384) team = 1;
     void *scratch;
-    SPL_TRY(splk_scratch_take(c, team, a->dtype == SPL_F64 ? work_bytes_f64(a->head_dim) : work_bytes_f32(a->head_dim),
+    SPL_TRY(splk_scratch_take(c, team,
+                              a->dtype == SPL_F64 ? work_bytes_f64(a->head_dim) : work_bytes_f32(a->head_dim),
                               &j.stride, &scratch));
     j.scratch = scratch;
 #pragma omp parallel for num_threads(team) if (team > 1) schedule(dynamic, 1)

@@ -15,7 +15,7 @@ static int64_t FN(work_bytes)(int64_t head_dim) {
     return (int64_t)sizeof(FN(work)) + (3 * ROWS + 2 * KEYS) * head_dim * (int64_t)sizeof(T);
 }
 
-/* Rows of head_dim with a stride that the tile product takes as a leading dimension; others are gathered into `pack`. */
+/* Rows as they are where the stride serves as a leading dimension; others are gathered into `pack`. */
 static const T *FN(operand)(const T *x, int64_t stride, int64_t rows, int64_t head_dim, T *pack, int64_t *ld) {
     *ld = stride;
     if (stride >= head_dim && stride > 0 && stride <= INT32_MAX) return x;
@@ -39,7 +39,8 @@ static void FN(fold)(FN(work) *w, T *acc, T *total, int64_t rows, int64_t d) {
 }
 
 /* Turns a row of scores into probabilities: s[begin, end) is what the row sees, the rest of the tile becomes 0. */
-static void FN(softmax_row)(FN(work) *w, int64_t row, T *acc, int64_t d, T *s, int64_t begin, int64_t end, int64_t keys) {
+static void FN(softmax_row)(FN(work) *w, int64_t row, T *acc, int64_t d, T *s, int64_t begin, int64_t end,
+                            int64_t keys) {
     T top = w->max[row];
     for (int64_t j = begin; j < end; j++) top = s[j] > top ? s[j] : top;
     if (top > w->max[row]) {
@@ -71,8 +72,8 @@ static int FN(finite)(const T *v, int64_t ld, int64_t rows, int64_t d) {
 }
 
 /* Rows [lo, hi) of the unit against keys [t, t + keys) of piece p; begin and end say what each row sees. */
-static void FN(tile)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64_t b, int64_t h, int64_t row0, int64_t lo,
-                     int64_t hi, int64_t t, int64_t keys, const T *q, int64_t ldq) {
+static void FN(tile)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64_t b, int64_t h, int64_t row0,
+                     int64_t lo, int64_t hi, int64_t t, int64_t keys, const T *q, int64_t ldq) {
     const spl_attn_args *a = jb->a;
     int64_t d = a->head_dim, kv = a->kv_of_head[h], ldk, ldv;
     T *acc = w->rows, *pack = acc + 3 * ROWS * d;
@@ -94,8 +95,10 @@ static void FN(tile)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64_
             uint32_t words[KEYS];
             int64_t head = global_index(a->batch_segments, a->nbatch_segments, b) * a->heads_global +
                            global_index(a->head_segments, a->nhead_segments, h);
-            int64_t q_pos = p->q_start + (row0 + i - p->q0) * p->q_stride, k_pos = p->k_start + (t + begin) * p->k_stride;
-            splk_random_words(a->key, (head * a->seq_q_global + q_pos) * a->seq_k_global + k_pos, p->k_stride, end - begin, words);
+            int64_t q_pos = p->q_start + (row0 + i - p->q0) * p->q_stride,
+                    k_pos = p->k_start + (t + begin) * p->k_stride;
+            splk_random_words(a->key, (head * a->seq_q_global + q_pos) * a->seq_k_global + k_pos, p->k_stride,
+                              end - begin, words);
             for (int64_t j = begin; j < end; j++) s[j] = words[j - begin] >> 8 >= jb->least ? s[j] : 0 * s[j];
         }
     }
@@ -112,8 +115,8 @@ static void FN(tile)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64_
 }
 
 /* All keys of piece p for the unit's rows; *since counts the keys since the last restart. */
-static void FN(piece)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64_t b, int64_t h, int64_t row0, int64_t rows,
-                      const T *q, int64_t ldq, int64_t *since) {
+static void FN(piece)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64_t b, int64_t h, int64_t row0,
+                      int64_t rows, const T *q, int64_t ldq, int64_t *since) {
     int64_t lo = p->q0 > row0 ? p->q0 - row0 : 0, hi = p->q0 + p->nq - row0 < rows ? p->q0 + p->nq - row0 : rows;
     int64_t first = p->nk, last = 0, d = jb->a->head_dim;
     for (int64_t i = lo; i < hi; i++) {
@@ -138,7 +141,8 @@ static void FN(piece)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64
 }
 
 /* Writes the unit's rows, or merges them with what is there. */
-static void FN(finish)(const spl_attn_args *a, const FN(work) *w, const T *total, int64_t b, int64_t h, int64_t row0, int64_t rows) {
+static void FN(finish)(const spl_attn_args *a, const FN(work) *w, const T *total, int64_t b, int64_t h, int64_t row0,
+                       int64_t rows) {
     int64_t d = a->head_dim;
     for (int64_t i = 0; i < rows; i++) {
         T *out = (T *)a->out + b * a->out_strides[0] + (row0 + i) * a->out_strides[1] + h * a->out_strides[2];

@@ -21,7 +21,9 @@ static inline int64_t to_i64_d(double v) {
     return v < -0x1p63 ? INT64_MIN : (int64_t)v;
 }
 static inline int64_t to_i64_i(int64_t v) { return v; }
-static inline int32_t to_i32_i(int64_t v) { return (int32_t)(v > INT32_MAX ? INT32_MAX : v < INT32_MIN ? INT32_MIN : v); }
+static inline int32_t to_i32_i(int64_t v) {
+    return (int32_t)(v > INT32_MAX ? INT32_MAX : v < INT32_MIN ? INT32_MIN : v);
+}
 static inline int32_t to_i32_d(double v) { return to_i32_i(to_i64_d(v)); }
 static inline uint8_t to_u8_i(int64_t v) { return (uint8_t)(v > 255 ? 255 : v < 0 ? 0 : v); }
 static inline uint8_t to_u8_d(double v) { return to_u8_i(to_i64_d(v)); }
@@ -39,20 +41,20 @@ static inline int64_t from_bool(uint8_t v) { return v != 0; }
 
 typedef void cast_loop(void *dst, const void *src, int64_t n);
 
-#define PAIR(from, from_type, family, to, to_type)                         \
-    static void cast_##from##_##to(void *dst, const void *src, int64_t n) { \
-        to_type *d = dst;                                                  \
-        const from_type *s = src;                                          \
-        for (int64_t i = 0; i < n; i++) d[i] = to_##to##_##family(from_##from(s[i])); \
+#define PAIR(from, from_type, family, to, to_type)                                                                   \
+    static void cast_##from##_##to(void *dst, const void *src, int64_t n) {                                          \
+        to_type *d = dst;                                                                                            \
+        const from_type *s = src;                                                                                    \
+        for (int64_t i = 0; i < n; i++) d[i] = to_##to##_##family(from_##from(s[i]));                                \
     }
-#define PAIRS(from, from_type, family)            \
-    PAIR(from, from_type, family, f64, double)    \
-    PAIR(from, from_type, family, f32, float)     \
-    PAIR(from, from_type, family, bf16, uint16_t) \
-    PAIR(from, from_type, family, f16, uint16_t)  \
-    PAIR(from, from_type, family, i64, int64_t)   \
-    PAIR(from, from_type, family, i32, int32_t)   \
-    PAIR(from, from_type, family, u8, uint8_t)    \
+#define PAIRS(from, from_type, family)                                                                               \
+    PAIR(from, from_type, family, f64, double)                                                                       \
+    PAIR(from, from_type, family, f32, float)                                                                        \
+    PAIR(from, from_type, family, bf16, uint16_t)                                                                    \
+    PAIR(from, from_type, family, f16, uint16_t)                                                                     \
+    PAIR(from, from_type, family, i64, int64_t)                                                                      \
+    PAIR(from, from_type, family, i32, int32_t)                                                                      \
+    PAIR(from, from_type, family, u8, uint8_t)                                                                       \
     PAIR(from, from_type, family, bool, uint8_t)
 PAIRS(f64, double, d)
 PAIRS(f32, float, d)
@@ -71,8 +73,8 @@ static void cast_f32_bf16_fast(void *dst, const void *src, int64_t n) {
 }
 
 /* [from][to] */
-#define ROW(from)                                                                                                     \
-    {cast_##from##_f64, cast_##from##_f32, cast_##from##_bf16, cast_##from##_f16,                                     \
+#define ROW(from)                                                                                                    \
+    {cast_##from##_f64, cast_##from##_f32, cast_##from##_bf16, cast_##from##_f16,                                    \
      cast_##from##_i64, cast_##from##_i32, cast_##from##_u8,   cast_##from##_bool}
 static cast_loop *const loops[SPL_DTYPE_COUNT][SPL_DTYPE_COUNT] = {
     [SPL_F64] = ROW(f64), [SPL_F32] = ROW(f32), [SPL_BF16] = ROW(bf16), [SPL_F16] = ROW(f16),
@@ -87,7 +89,8 @@ static spl_status check(const char *op, spl_dtype t, int64_t n) {
 
 enum { CHUNK = 16384 };
 
-spl_status splk_cpu_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from, int64_t n) {
+spl_status splk_cpu_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from,
+                         int64_t n) {
     (void)q;
     SPL_TRY(check("cast", to, n));
     SPL_TRY(check("cast", from, n));

@@ -8,12 +8,15 @@
 static spl_status check_matrix(const char *name, int64_t rows, int64_t cols, int64_t *ld) {
     if (rows <= 1 && *ld < cols) *ld = cols;
     if (*ld < cols)
-        return spli_error(SPL_EARG, "gemm: the leading dimension of %s is %lld, its rows have %lld elements: it must be at least that",
-                          name, (long long)*ld, (long long)cols);
+        return spli_error(
+            SPL_EARG,
+            "gemm: the leading dimension of %s is %lld, its rows have %lld elements: it must be at least that", name,
+            (long long)*ld, (long long)cols);
     if (rows > INT_MAX || cols > INT_MAX || *ld > INT_MAX)
-        return spli_error(SPL_EUNSUPPORTED,
-                          "gemm: %s is %lld by %lld with leading dimension %lld; the BLAS takes at most %d each: split the tensor",
-                          name, (long long)rows, (long long)cols, (long long)*ld, INT_MAX);
+        return spli_error(
+            SPL_EUNSUPPORTED,
+            "gemm: %s is %lld by %lld with leading dimension %lld; the BLAS takes at most %d each: split the tensor",
+            name, (long long)rows, (long long)cols, (long long)*ld, INT_MAX);
     if (*ld < 1) *ld = 1;
     return spli_ok();
 }
@@ -51,8 +54,8 @@ spl_status splk_cpu_gemm(void *ctx, spl_queue *q, const spl_gemm_args *a) {
         enum CBLAS_TRANSPOSE ta = a->trans_a ? CblasTrans : CblasNoTrans, tb = a->trans_b ? CblasTrans : CblasNoTrans;
         splk_blas_threads(c);
         if (a->dtype == SPL_F64)
-            cblas_dgemm(CblasRowMajor, ta, tb, (int)a->m, (int)a->n, (int)a->k, a->alpha, a->a, (int)lda, a->b, (int)ldb,
-                        a->beta, a->c, (int)ldc);
+            cblas_dgemm(CblasRowMajor, ta, tb, (int)a->m, (int)a->n, (int)a->k, a->alpha, a->a, (int)lda, a->b,
+                        (int)ldb, a->beta, a->c, (int)ldc);
         else
             cblas_sgemm(CblasRowMajor, ta, tb, (int)a->m, (int)a->n, (int)a->k, (float)a->alpha, a->a, (int)lda, a->b,
                         (int)ldb, (float)a->beta, a->c, (int)ldc);

@@ -30,8 +30,8 @@ spl_status splk_cpu_nll(void *ctx, spl_queue *q, const spl_nll_args *a) {
     SPL_TRY(splk_area("nll", a->rows, a->vocab, &area));
     for (int64_t r = 0; r < a->rows; r++)
         if (a->labels[r] >= a->vocab)
-            return spli_error(SPL_EARG, "nll: label %lld in row %lld, the logits have %lld columns", (long long)a->labels[r],
-                              (long long)r, (long long)a->vocab);
+            return spli_error(SPL_EARG, "nll: label %lld in row %lld, the logits have %lld columns",
+                              (long long)a->labels[r], (long long)r, (long long)a->vocab);
     int team = splk_team(ctx, a->rows, area);
 #pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
     for (int64_t r = 0; r < a->rows; r++) {

@@ -1,5 +1,5 @@
-/* cpu_memory.c: memory, scratch, queues, events and copies of the CPU backend. Queues complete at once, so that queues
- * and events carry no state. */
+/* cpu_memory.c: memory, scratch, queues, events and copies of the CPU backend. Queues complete at once, so that
+ * queues and events carry no state. */
 #include "cpu.h"
 #include <stdlib.h>
 
@@ -17,7 +17,8 @@ static spl_status take(size_t bytes, void **ptr) {
     size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     *ptr = rounded < bytes ? NULL : aligned_alloc(ALIGNMENT, rounded > 0 ? rounded : ALIGNMENT);
     if (*ptr) return spli_ok();
-    return spli_error(SPL_ENOMEM, "no memory for %zu bytes on the cpu backend; use smaller sizes or more ranks", bytes);
+    return spli_error(SPL_ENOMEM, "no memory for %zu bytes on the cpu backend; use smaller sizes or more ranks",
+                      bytes);
 }
 
 spl_status splk_cpu_alloc(void *ctx, size_t bytes, void **ptr) {
@@ -33,8 +34,8 @@ void splk_cpu_free(void *ctx, void *ptr, size_t bytes) {
 spl_status splk_scratch_take(splk_cpu *c, int64_t count, int64_t bytes, int64_t *stride, void **out) {
     int64_t rounded, total;
     *out = NULL;
-    if (bytes < 0 || bytes > INT64_MAX - ALIGNMENT || (rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT,
-                                                       !splk_mul(count, rounded, &total)))
+    if (bytes < 0 || bytes > INT64_MAX - ALIGNMENT ||
+        (rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, !splk_mul(count, rounded, &total)))
         return spli_error(SPL_ENOMEM, "scratch of %lld parts of %lld bytes does not fit memory", (long long)count,
                           (long long)bytes);
     SPL_TRY(take((size_t)total, out));

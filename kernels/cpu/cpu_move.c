@@ -1,9 +1,10 @@
 /* cpu_move.c: copying and adding strided boxes, zeroing.
  *
  * A box is simplified before anything moves: dimensions of size 1 vanish, dimensions that continue each other in both
- * arrays become one, and the rest are ordered so that the destination's smallest stride is innermost and, just outside
- * it, the source's smallest. Then the two inner dimensions are cut into tiles: long strips where both run along the same
- * dimension (memcpy), squares where they do not (a transposition that stays in cache). Tiles are the parallel units. */
+ * arrays become one, and the rest are ordered so that the destination's smallest stride is innermost and, just
+ * outside it, the source's smallest. Then the two inner dimensions are cut into tiles: long strips where both run
+ * along the same dimension (memcpy), squares where they do not (a transposition that stays in cache). Tiles are the
+ * parallel units. */
 #include "cpu.h"
 #include "half.h"
 #include <stdlib.h>
@@ -26,7 +27,7 @@ static void swap_dims(plan *p, int i, int j) {
     p->shape[j] = shape, p->dst[j] = dst, p->src[j] = src;
 }
 
-/* Whether no two index vectors reach the same destination (sufficient): each stride steps over all that is inside it. */
+/* Whether no two index vectors reach the same destination: each stride steps over all that is inside it. */
 static int injective(const plan *sorted) {
     int64_t reach = 0;
     for (int i = sorted->n - 1; i >= 0; i--) {
@@ -59,19 +60,19 @@ static void order(plan *p) {
         for (int j = i; j > 0 && magnitude(p->dst[j]) > magnitude(p->dst[j - 1]); j--) swap_dims(p, j, j - 1);
 }
 
-static void copy_tile(size_t size, char *dst, const char *src, int64_t n0, int64_t d0, int64_t s0, int64_t n1, int64_t d1,
-                      int64_t s1) {
+static void copy_tile(size_t size, char *dst, const char *src, int64_t n0, int64_t d0, int64_t s0, int64_t n1,
+                      int64_t d1, int64_t s1) {
     if (d1 == 1 && s1 == 1) {
         for (int64_t i = 0; i < n0; i++)
             memcpy(dst + i * d0 * (int64_t)size, src + i * s0 * (int64_t)size, (size_t)n1 * size);
         return;
     }
-#define COPY_LOOP(type)                                                     \
-    do {                                                                    \
-        type *d = (type *)(void *)dst;                                      \
-        const type *s = (const type *)(const void *)src;                    \
-        for (int64_t i = 0; i < n0; i++)                                    \
-            for (int64_t j = 0; j < n1; j++) d[i * d0 + j * d1] = s[i * s0 + j * s1]; \
+#define COPY_LOOP(type)                                                                                              \
+    do {                                                                                                             \
+        type *d = (type *)(void *)dst;                                                                               \
+        const type *s = (const type *)(const void *)src;                                                             \
+        for (int64_t i = 0; i < n0; i++)                                                                             \
+            for (int64_t j = 0; j < n1; j++) d[i * d0 + j * d1] = s[i * s0 + j * s1];                                \
     } while (0)
     switch (size) {
     case 8: COPY_LOOP(bits64); break;
@@ -82,15 +83,15 @@ static void copy_tile(size_t size, char *dst, const char *src, int64_t n0, int64
 #undef COPY_LOOP
 }
 
-static void add_tile(spl_dtype t, void *dst, const void *src, int64_t n0, int64_t d0, int64_t s0, int64_t n1, int64_t d1,
-                     int64_t s1) {
-#define ADD_LOOP(type, load, store)                                                               \
-    do {                                                                                          \
-        type *d = dst;                                                                            \
-        const type *s = src;                                                                      \
-        for (int64_t i = 0; i < n0; i++)                                                          \
-            for (int64_t j = 0; j < n1; j++)                                                      \
-                d[i * d0 + j * d1] = store(load(d[i * d0 + j * d1]) + load(s[i * s0 + j * s1])); \
+static void add_tile(spl_dtype t, void *dst, const void *src, int64_t n0, int64_t d0, int64_t s0, int64_t n1,
+                     int64_t d1, int64_t s1) {
+#define ADD_LOOP(type, load, store)                                                                                  \
+    do {                                                                                                             \
+        type *d = dst;                                                                                               \
+        const type *s = src;                                                                                         \
+        for (int64_t i = 0; i < n0; i++)                                                                             \
+            for (int64_t j = 0; j < n1; j++)                                                                         \
+                d[i * d0 + j * d1] = store(load(d[i * d0 + j * d1]) + load(s[i * s0 + j * s1]));                     \
     } while (0)
     switch (t) {
     case SPL_F64: ADD_LOOP(double, , ); break;
@@ -104,8 +105,8 @@ static void add_tile(spl_dtype t, void *dst, const void *src, int64_t n0, int64_
 #undef ADD_LOOP
 }
 
-static void move_tile(const spl_box_args *a, size_t size, char *dst, const char *src, int64_t n0, int64_t d0, int64_t s0,
-                      int64_t n1, int64_t d1, int64_t s1) {
+static void move_tile(const spl_box_args *a, size_t size, char *dst, const char *src, int64_t n0, int64_t d0,
+                      int64_t s0, int64_t n1, int64_t d1, int64_t s1) {
     if (a->add)
         add_tile(a->dtype, dst, src, n0, d0, s0, n1, d1, s1);
     else
@@ -117,7 +118,8 @@ static void move_tiles(const splk_cpu *c, const spl_box_args *a, const plan *p, 
     enum { STRIP = 16384, SQUARE = 64 };
     size_t size = spl_dtype_size(a->dtype);
     int o = p->n - 2;
-    int64_t n0 = p->shape[o], d0 = p->dst[o], s0 = p->src[o], n1 = p->shape[o + 1], d1 = p->dst[o + 1], s1 = p->src[o + 1];
+    int64_t n0 = p->shape[o], d0 = p->dst[o], s0 = p->src[o], n1 = p->shape[o + 1], d1 = p->dst[o + 1],
+            s1 = p->src[o + 1];
     int strips = magnitude(s1) <= magnitude(s0) || n0 == 1;
     int64_t tile1 = strips ? STRIP : SQUARE, tile0 = strips ? (n1 >= STRIP ? 1 : STRIP / n1) : SQUARE;
     int64_t tiles0 = (n0 + tile0 - 1) / tile0, tiles1 = (n1 + tile1 - 1) / tile1;
@@ -148,7 +150,8 @@ spl_status splk_cpu_box(void *ctx, spl_queue *q, const spl_box_args *a) {
         return spli_error(SPL_EARG, "box: bool elements cannot be added; copy them, or cast to u8 first");
     for (int i = 0; i < a->ndim; i++) {
         if (!splk_mul(count, a->shape[i], &count))
-            return spli_error(SPL_EARG, "box: size %lld in dimension %d is negative or too large", (long long)a->shape[i], i + 1);
+            return spli_error(SPL_EARG, "box: size %lld in dimension %d is negative or too large",
+                              (long long)a->shape[i], i + 1);
         given.shape[i] = a->shape[i];
         given.dst[i] = a->dst_strides[i];
         given.src[i] = a->src_strides[i];
@@ -169,7 +172,7 @@ spl_status splk_cpu_box(void *ctx, spl_queue *q, const spl_box_args *a) {
             if (magnitude(p.src[i]) < magnitude(p.src[best])) best = i;
         if (best < p.n - 2) swap_dims(&p, best, p.n - 2);
     } else {
-        team = &serial; /* the same element is written more than once: one after another, in the order of the indices */
+        team = &serial; /* elements are written more than once: one after another, in the order of indices */
     }
     while (p.n < 2) { /* a scalar or a line becomes a plane */
         for (int i = p.n; i > 0; i--) p.shape[i] = p.shape[i - 1], p.dst[i] = p.dst[i - 1], p.src[i] = p.src[i - 1];

@@ -1,5 +1,5 @@
-/* cpu_norm.c: LayerNorm and RMSNorm. Two passes over a row that stays in cache: the mean first, then the deviations from
- * it, both summed in double, so that a large mean or a long row costs no accuracy. */
+/* cpu_norm.c: LayerNorm and RMSNorm. Two passes over a row that stays in cache: the mean first, then the deviations
+ * from it, both summed in double, so that a large mean or a long row costs no accuracy. */
 #include "cpu.h"
 
 #define T float

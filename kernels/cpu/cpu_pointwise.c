@@ -1,8 +1,8 @@
 /* cpu_pointwise.c: bias, activation and gate; bias, dropout and residual: one pass over memory each.
  *
- * Work goes in pieces of a row through a small buffer, so that an output may be any of the inputs and each inner loop has
- * one job. GELU is written with a sigmoid, x / (1 + exp(-2u)), which equals x/2 (1 + tanh u) without its cancellation for
- * negative x and without overflow: exp gives inf, x / inf is 0. */
+ * Work goes in pieces of a row through a small buffer, so that an output may be any of the inputs and each inner loop
+ * has one job. GELU is written with a sigmoid, x / (1 + exp(-2u)), which equals x/2 (1 + tanh u) without its
+ * cancellation for negative x and without overflow: exp gives inf, x / inf is 0. */
 #include "cpu.h"
 
 enum { PIECE = 512 };
@@ -46,11 +46,12 @@ spl_status splk_cpu_residual(void *ctx, spl_queue *q, const spl_residual_args *a
     if (!(a->p >= 0 && a->p < 1))
         return spli_error(SPL_EARG, "residual: dropout probability %g given, it must be in [0, 1)", a->p);
     if (a->p > 0) {
-        if (!a->map) return spli_error(SPL_EARG, "residual: dropout needs the global coordinates of x (an index map)");
+        if (!a->map)
+            return spli_error(SPL_EARG, "residual: dropout needs the global coordinates of x (an index map)");
         SPL_TRY(splk_map_check("residual", a->map, &rows, &cols));
         if (rows * cols != area || (cols != a->cols && area > 0))
-            return spli_error(SPL_EARG, "residual: x is %lld by %lld but its index map holds %lld by %lld", (long long)a->rows,
-                              (long long)a->cols, (long long)rows, (long long)cols);
+            return spli_error(SPL_EARG, "residual: x is %lld by %lld but its index map holds %lld by %lld",
+                              (long long)a->rows, (long long)a->cols, (long long)rows, (long long)cols);
     }
     if (area == 0) return spli_ok();
     int team = splk_team(ctx, a->rows, area);

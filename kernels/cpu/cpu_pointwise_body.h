@@ -41,12 +41,14 @@ static void FN(act_rows)(const splk_cpu *c, spl_activation act, int64_t rows, in
         }
 }
 
-void FN(splk_bias_act)(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, T *x, int64_t ld, const T *bias) {
+void FN(splk_bias_act)(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, T *x, int64_t ld,
+                       const T *bias) {
     if (bias || act != SPL_ACT_NONE) FN(act_rows)(c, act, rows, cols, x, bias, NULL, x, ld);
 }
 
-/* Up to PIECE elements of a row, `at` in the array and `col` in the row; words are their random words (NULL: all kept). */
-static void FN(residual_piece)(const spl_residual_args *a, int64_t at, int64_t col, int64_t n, const uint32_t *words) {
+/* Up to PIECE elements, `at` in the array, `col` in the row, with their random words (NULL: all are kept). */
+static void FN(residual_piece)(const spl_residual_args *a, int64_t at, int64_t col, int64_t n,
+                               const uint32_t *words) {
     const T *x = (const T *)a->x + at, *bias = a->bias, *residual = a->residual;
     uint8_t *mask = a->mask ? (uint8_t *)a->mask + at : NULL;
     T *y = (T *)a->y + at, v[PIECE];

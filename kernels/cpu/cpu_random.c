@@ -7,13 +7,15 @@ uint32_t splk_keep_threshold(double p) { return (uint32_t)ceil(p * 0x1p24); }
 spl_status splk_map_check(const char *op, const spl_index_map *m, int64_t *rows, int64_t *cols) {
     int64_t global = 1, local = 1;
     if (m->ndim < 1 || m->ndim > SPL_MAX_DIMS)
-        return spli_error(SPL_EARG, "%s: the index map has %d dimensions, 1 to %d are possible", op, m->ndim, SPL_MAX_DIMS);
+        return spli_error(SPL_EARG, "%s: the index map has %d dimensions, 1 to %d are possible", op, m->ndim,
+                          SPL_MAX_DIMS);
     *rows = 1;
     for (int d = 0; d < m->ndim; d++) {
         int64_t held = 0;
         for (int s = 0; s < m->nsegments[d]; s++) held += m->segments[d][s].length;
         if (held != m->local[d])
-            return spli_error(SPL_EARG, "%s: dimension %d of the index map holds %lld elements but its segments have %lld", op,
+            return spli_error(SPL_EARG,
+                              "%s: dimension %d of the index map holds %lld elements but its segments have %lld", op,
                               d + 1, (long long)m->local[d], (long long)held);
         if (!splk_mul(global, m->global[d], &global) || !splk_mul(local, m->local[d], &local))
             return spli_error(SPL_EARG, "%s: the sizes of the index map overflow 64 bits at dimension %d", op, d + 1);
@@ -123,7 +125,8 @@ spl_status splk_cpu_random(void *ctx, spl_queue *q, const spl_random_args *a) {
                 if (exact) {
                     int64_t *o = (int64_t *)a->out + at;
                     for (int64_t j = 0; j < len; j++)
-                        o[j] = (int64_t)((uint64_t)(int64_t)a->a + (uint64_t)(int64_t)a->b * (uint64_t)(from + j * g->stride));
+                        o[j] = (int64_t)((uint64_t)(int64_t)a->a +
+                                         (uint64_t)(int64_t)a->b * (uint64_t)(from + j * g->stride));
                 } else {
                     draw_run(a, from, g->stride, len, values);
                     splk_store_doubles(a->out, a->dtype, at, values, len);

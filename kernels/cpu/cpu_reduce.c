@@ -8,15 +8,15 @@ static inline uint8_t truth(uint8_t v) { return v != 0; }
 
 /* dst = srcs[0] + srcs[1] + ..., element by element in that order. The sum of a block is formed aside before it is
  * stored, so that dst may be any of the sources. load widens an element to `acc`, store brings it back. */
-#define SUM_LOOP(name, type, acc, load, store, plus)                                                        \
-    static void sum_##name(void *dst, const void *const *srcs, int nsrcs, int64_t at, int64_t n) {          \
-        acc sum[BLOCK];                                                                                     \
-        for (int64_t i = 0; i < n; i++) sum[i] = load(((const type *)srcs[0])[at + i]);                     \
-        for (int s = 1; s < nsrcs; s++) {                                                                   \
-            const type *x = (const type *)srcs[s] + at;                                                     \
-            for (int64_t i = 0; i < n; i++) sum[i] = (acc)(sum[i] plus load(x[i]));                         \
-        }                                                                                                   \
-        for (int64_t i = 0; i < n; i++) ((type *)dst)[at + i] = store(sum[i]);                              \
+#define SUM_LOOP(name, type, acc, load, store, plus)                                                                 \
+    static void sum_##name(void *dst, const void *const *srcs, int nsrcs, int64_t at, int64_t n) {                   \
+        acc sum[BLOCK];                                                                                              \
+        for (int64_t i = 0; i < n; i++) sum[i] = load(((const type *)srcs[0])[at + i]);                              \
+        for (int s = 1; s < nsrcs; s++) {                                                                            \
+            const type *x = (const type *)srcs[s] + at;                                                              \
+            for (int64_t i = 0; i < n; i++) sum[i] = (acc)(sum[i] plus load(x[i]));                                  \
+        }                                                                                                            \
+        for (int64_t i = 0; i < n; i++) ((type *)dst)[at + i] = store(sum[i]);                                       \
     }
 SUM_LOOP(f64, double, double, , , +)
 SUM_LOOP(f32, float, float, , , +)
@@ -34,10 +34,12 @@ static sum_loop *const sums[SPL_DTYPE_COUNT] = {
     [SPL_I64] = sum_i64, [SPL_I32] = sum_i32, [SPL_U8] = sum_u8,     [SPL_BOOL] = sum_bool,
 };
 
-spl_status splk_cpu_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n, spl_dtype t) {
+spl_status splk_cpu_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n,
+                        spl_dtype t) {
     (void)q;
     if ((unsigned)t >= SPL_DTYPE_COUNT || n < 0 || nsrcs < 0)
-        return spli_error(SPL_EARG, "sum: %d arrays of %lld elements of type %d cannot be added", nsrcs, (long long)n, (int)t);
+        return spli_error(SPL_EARG, "sum: %d arrays of %lld elements of type %d cannot be added", nsrcs, (long long)n,
+                          (int)t);
     if (n == 0) return spli_ok();
     if (nsrcs == 0) {
         memset(dst, 0, (size_t)n * spl_dtype_size(t));
@@ -108,7 +110,8 @@ spl_status splk_cpu_stats(void *ctx, spl_queue *q, const void *x, spl_dtype t, i
     parts = scratch;
     int team = splk_team(c, count, n);
 #pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
-    for (int64_t i = 0; i < count; i++) parts[i] = stats_part(x, t, i * PART, n - i * PART < PART ? n - i * PART : PART);
+    for (int64_t i = 0; i < count; i++)
+        parts[i] = stats_part(x, t, i * PART, n - i * PART < PART ? n - i * PART : PART);
     for (int64_t i = 0; i < count; i++) {
         host_out->sum += parts[i].sum;
         host_out->sum_squares += parts[i].sum_squares;

@@ -1,5 +1,5 @@
-/* cpu_rope.c: rotary position embedding. Angles, sines and cosines are formed in double once per position (a position of
- * 1e6 leaves an f32 angle no correct digits) and serve all batches and heads of it. */
+/* cpu_rope.c: rotary position embedding. Angles, sines and cosines are formed in double once per position (a position
+ * of 1e6 leaves an f32 angle no correct digits) and serve all batches and heads of it. */
 #include "cpu.h"
 
 #define T float
@@ -18,11 +18,12 @@ static spl_status check(const spl_rope_args *a) {
     SPL_TRY(splk_need_float("rope", a->dtype));
     for (int s = 0; s < a->npositions; s++) held += a->positions[s].length;
     if (held != a->seq)
-        return spli_error(SPL_EARG, "rope: %lld positions given for a sequence of %lld", (long long)held, (long long)a->seq);
+        return spli_error(SPL_EARG, "rope: %lld positions given for a sequence of %lld", (long long)held,
+                          (long long)a->seq);
     if (!(a->theta > 0)) return spli_error(SPL_EARG, "rope: theta is %g, it must be positive", a->theta);
     if (!splk_mul(a->batch, a->seq, &size) || !splk_mul(size, a->heads, &size) || !splk_mul(size, a->head_dim, &size))
-        return spli_error(SPL_EARG, "rope: %lld x %lld x %lld x %lld is not a size", (long long)a->batch, (long long)a->seq,
-                          (long long)a->heads, (long long)a->head_dim);
+        return spli_error(SPL_EARG, "rope: %lld x %lld x %lld x %lld is not a size", (long long)a->batch,
+                          (long long)a->seq, (long long)a->heads, (long long)a->head_dim);
     return spli_ok();
 }
 

@@ -28,8 +28,8 @@ static inline float splk_f16_to_f32(uint16_t h) {
 }
 
 /* A double as a 16-bit float of `mantissa` stored bits and 15 - mantissa exponent bits. Normal numbers are rounded as
- * integers (a carry moves into the exponent as it should); below the smallest normal number the unit is fixed, so that
- * rint rounds, and a carry again gives the right number. */
+ * integers (a carry moves into the exponent as it should); below the smallest normal number the unit is fixed, so
+ * that rint rounds, and a carry again gives the right number. */
 static inline uint16_t splk_half_of_double(double x, int mantissa) {
     int bias = (1 << (14 - mantissa)) - 1, drop = 52 - mantissa;
     uint16_t infinity = (uint16_t)(((1 << (15 - mantissa)) - 1) << mantissa);

@@ -86,12 +86,14 @@ static spl_status null_zero(void *ctx, spl_queue *q, void *dst, size_t bytes) {
     return spli_ok();
 }
 
-static spl_status null_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from, int64_t n) {
+static spl_status null_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from,
+                            int64_t n) {
     (void)ctx, (void)q, (void)dst, (void)to, (void)src, (void)from, (void)n;
     return spli_ok();
 }
 
-static spl_status null_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n, spl_dtype t) {
+static spl_status null_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n,
+                           spl_dtype t) {
     (void)ctx, (void)q, (void)dst, (void)srcs, (void)nsrcs, (void)n, (void)t;
     return spli_ok();
 }
@@ -108,10 +110,10 @@ static spl_status null_stats(void *ctx, spl_queue *q, const void *x, spl_dtype t
 }
 
 /* The slots that take their arguments in a struct differ only in its type. */
-#define NULL_SLOT(name)                                                              \
-    static spl_status null_##name(void *ctx, spl_queue *q, const spl_##name##_args *a) { \
-        (void)ctx, (void)q, (void)a;                                                 \
-        return spli_ok();                                                            \
+#define NULL_SLOT(name)                                                                                              \
+    static spl_status null_##name(void *ctx, spl_queue *q, const spl_##name##_args *a) {                             \
+        (void)ctx, (void)q, (void)a;                                                                                 \
+        return spli_ok();                                                                                            \
     }
 NULL_SLOT(box)
 NULL_SLOT(random)

@@ -1,5 +1,5 @@
 /* ref.h: what the files of the reference share: one element read or written as a double, Philox, and little else.
- * Everything here is plain fp64 loops in the order of the formulas; speed comes only from running rows in parallel. */
+ * Everything here is plain fp64 loops in the order of the formulas; rows may run in parallel. */
 #ifndef SPLK_REF_H
 #define SPLK_REF_H
 #include "backend.h"
@@ -9,7 +9,7 @@
 
 #pragma GCC visibility push(hidden)
 
-/* ref_element.c: element i of an array of any type. Writing to an integer type truncates, saturates and takes NaN as 0. */
+/* ref_element.c: element i of an array. Writing to an integer type truncates and saturates; NaN becomes 0. */
 double splk_ref_get(const void *p, spl_dtype t, int64_t i);
 void splk_ref_put(void *p, spl_dtype t, int64_t i, double v);
 
@@ -22,8 +22,10 @@ int64_t splk_ref_global(const spl_index_map *m, int64_t local);
 
 /* ref_move.c */
 spl_status splk_ref_box(void *ctx, spl_queue *q, const spl_box_args *a);
-spl_status splk_ref_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from, int64_t n);
-spl_status splk_ref_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n, spl_dtype t);
+spl_status splk_ref_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from,
+                         int64_t n);
+spl_status splk_ref_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n,
+                        spl_dtype t);
 spl_status splk_ref_fill(void *ctx, spl_queue *q, void *dst, spl_dtype t, int64_t n, double value);
 spl_status splk_ref_random(void *ctx, spl_queue *q, const spl_random_args *a);
 spl_status splk_ref_stats(void *ctx, spl_queue *q, const void *x, spl_dtype t, int64_t n, spl_stats *host_out);

@@ -1,5 +1,5 @@
-/* ref_attention.c: attention over a mask given as slices, from its definition: the whole row of scores, its maximum, the
- * sum of exponentials, the weighted sum of values. A pair is visible when any slice shows it. */
+/* ref_attention.c: attention over a mask given as slices, from its definition: the whole row of scores, its maximum,
+ * the sum of exponentials, the weighted sum of values. A pair is visible when any slice shows it. */
 #include "ref.h"
 
 static int shows(const spl_ref_slice *s, int64_t q, int64_t k) {
@@ -57,15 +57,16 @@ static void attend(const spl_ref_attention_args *a, int64_t b, int64_t h, int64_
 }
 
 spl_status splk_ref_attention(const spl_ref_attention_args *a) {
-    if (a->batch < 0 || a->heads < 0 || a->kv_heads < 1 || a->heads % a->kv_heads != 0 || a->seq_q < 0 || a->seq_k < 0 ||
-        a->head_dim < 0)
-        return spli_error(SPL_EARG, "reference attention: heads %lld must be a multiple of kv_heads %lld and no size negative",
+    if (a->batch < 0 || a->heads < 0 || a->kv_heads < 1 || a->heads % a->kv_heads != 0 || a->seq_q < 0 ||
+        a->seq_k < 0 || a->head_dim < 0)
+        return spli_error(SPL_EARG,
+                          "reference attention: heads %lld must be a multiple of kv_heads %lld and no size negative",
                           (long long)a->heads, (long long)a->kv_heads);
     int64_t rows = a->rows ? a->nrows : a->seq_q;
     for (int64_t i = 0; i < rows && a->rows; i++)
         if (a->rows[i] < 0 || a->rows[i] >= a->seq_q)
-            return spli_error(SPL_EARG, "reference attention: sampled row %lld is outside the %lld queries", (long long)a->rows[i],
-                              (long long)a->seq_q);
+            return spli_error(SPL_EARG, "reference attention: sampled row %lld is outside the %lld queries",
+                              (long long)a->rows[i], (long long)a->seq_q);
     int failed = 0;
 #pragma omp parallel reduction(+ : failed)
     {
@@ -76,6 +77,7 @@ spl_status splk_ref_attention(const spl_ref_attention_args *a) {
             if (score) attend(a, n / (a->heads * rows), n / rows % a->heads, n % rows, score);
         free(score);
     }
-    if (failed) return spli_error(SPL_ENOMEM, "reference attention: no memory for rows of %lld scores", (long long)a->seq_k);
+    if (failed)
+        return spli_error(SPL_ENOMEM, "reference attention: no memory for rows of %lld scores", (long long)a->seq_k);
     return spli_ok();
 }

@@ -4,11 +4,11 @@
  *   a = softmax(q k^T / sqrt(head_dim) + mask) v;  x1 = x + dropout(linear(a))
  *   g = norm(x1, ln1);  out = x1 + dropout(linear(act(linear(g)) [* linear(g)]))
  *
- * Batch items one after another; keys and values of all rows, the rest for the wanted rows only. Arrays of one item are
- * [rows, columns]. Nothing of the engine or of the other kernels is used, except the reference's own Philox. */
+ * Batch items one after another; keys and values of all rows, the rest for the wanted rows only. Arrays of one item
+ * are [rows, columns]. Nothing of the engine or of the other kernels is used, except the reference's own Philox. */
 #include "ref.h"
 
-typedef struct rows_of_item { /* of the wanted rows unless `all` is in the name; [rows, ...] */
+typedef struct rows_of_item {      /* of the wanted rows unless `all` is in the name; [rows, ...] */
     double *all_h, *all_k, *all_v; /* [seq, hidden], [seq, kv_heads * head_dim] */
     double *all_mean, *all_rstd;
     double *h, *q, *a, *linear1, *x1, *mlp, *up;
@@ -25,10 +25,10 @@ static double dot(const double *x, const double *y, int64_t n) {
     return sum;
 }
 
-/* y[r, o] = x[r] . w[o] + bias[o], rows of y `ldy` apart. Rows go in small groups so that a row of w is used while it is
- * in cache. */
-static void linear(const double *x, int64_t rows, int64_t in, const double *w, const double *bias, int64_t out, double *y,
-                   int64_t ldy) {
+/* y[r, o] = x[r] . w[o] + bias[o], rows of y `ldy` apart. Rows go in small groups so that a row of w is used while it
+ * is in cache. */
+static void linear(const double *x, int64_t rows, int64_t in, const double *w, const double *bias, int64_t out,
+                   double *y, int64_t ldy) {
     const int64_t group = 16;
 #pragma omp parallel for schedule(static)
     for (int64_t first = 0; first < rows; first += group)
@@ -37,8 +37,8 @@ static void linear(const double *x, int64_t rows, int64_t in, const double *w, c
                 y[r * ldy + o] = dot(x + r * in, w + o * in, in) + (bias ? bias[o] : 0);
 }
 
-static void norm(const spl_ref_block_args *a, const double *x, int64_t rows, const double *gamma, const double *beta, double *y,
-                 double *mean_out, double *rstd_out) {
+static void norm(const spl_ref_block_args *a, const double *x, int64_t rows, const double *gamma, const double *beta,
+                 double *y, double *mean_out, double *rstd_out) {
     int64_t n = a->hidden;
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < rows; r++) {
@@ -59,7 +59,8 @@ static void norm(const spl_ref_block_args *a, const double *x, int64_t rows, con
 static void rope(const spl_ref_block_args *a, double *x, int64_t position, int64_t heads) {
     int64_t d = a->head_dim, pairs = d / 2;
     for (int64_t j = 0; j < pairs; j++) {
-        double angle = (double)position * pow(a->rope_theta, -2.0 * (double)j / (double)d), c = cos(angle), s = sin(angle);
+        double angle = (double)position * pow(a->rope_theta, -2.0 * (double)j / (double)d), c = cos(angle),
+               s = sin(angle);
         for (int64_t h = 0; h < heads; h++) {
             double u = x[h * d + j], v = x[h * d + pairs + j];
             x[h * d + j] = u * c - v * s;
@@ -102,7 +103,8 @@ static void project(const spl_ref_block_args *a, int64_t b, const rows_of_item *
 }
 
 /* One head of one wanted row; weight has room for seq. */
-static void attend(const spl_ref_block_args *a, int64_t b, const rows_of_item *s, int64_t h, int64_t i, double *weight) {
+static void attend(const spl_ref_block_args *a, int64_t b, const rows_of_item *s, int64_t h, int64_t i,
+                   double *weight) {
     int64_t d = a->head_dim, nkv = a->kv_heads * d, row = row_of(a, i), n = wanted(a);
     int64_t keys = a->causal ? row + 1 : a->seq, kv = h / (a->heads / a->kv_heads);
     const double *q = s->q + (i * a->heads + h) * d;
@@ -154,7 +156,8 @@ static void mlp(const spl_ref_block_args *a, int64_t b, const rows_of_item *s) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n * f; i++) {
         double x = s->mlp[i], y = x;
-        if (a->act == SPL_ACT_GELU_TANH) y = 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+        if (a->act == SPL_ACT_GELU_TANH)
+            y = 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
         if (a->act == SPL_ACT_GELU_ERF) y = 0.5 * x * (1 + erf(x / sqrt(2)));
         if (a->act == SPL_ACT_SILU) y = x / (1 + exp(-x));
         s->mlp[i] = a->gated ? y * s->up[i] : y;
@@ -202,35 +205,56 @@ static int one_item(const spl_ref_block_args *a, int64_t b, const rows_of_item *
 }
 
 static spl_status check(const spl_ref_block_args *a) {
-    if (a->batch < 0 || a->seq < 0 || a->hidden < 1 || a->heads < 1 || a->kv_heads < 1 || a->head_dim < 1 || a->ffn < 1)
-        return spli_error(SPL_EARG, "reference block: batch %lld, seq %lld, hidden %lld, heads %lld, kv_heads %lld, head_dim %lld, "
-                          "ffn %lld are not sizes", (long long)a->batch, (long long)a->seq, (long long)a->hidden,
-                          (long long)a->heads, (long long)a->kv_heads, (long long)a->head_dim, (long long)a->ffn);
+    if (a->batch < 0 || a->seq < 0 || a->hidden < 1 || a->heads < 1 || a->kv_heads < 1 || a->head_dim < 1 ||
+        a->ffn < 1)
+        return spli_error(
+            SPL_EARG,
+            "reference block: batch %lld, seq %lld, hidden %lld, heads %lld, kv_heads %lld, head_dim %lld, "
+            "ffn %lld are not sizes",
+            (long long)a->batch, (long long)a->seq, (long long)a->hidden, (long long)a->heads, (long long)a->kv_heads,
+            (long long)a->head_dim, (long long)a->ffn);
     if (a->heads % a->kv_heads != 0 || (a->interleaved_qkv && a->heads != a->kv_heads))
-        return spli_error(SPL_EARG, "reference block: heads %lld must be a multiple of kv_heads %lld, and equal with one "
-                          "interleaved weight", (long long)a->heads, (long long)a->kv_heads);
+        return spli_error(SPL_EARG,
+                          "reference block: heads %lld must be a multiple of kv_heads %lld, and equal with one "
+                          "interleaved weight",
+                          (long long)a->heads, (long long)a->kv_heads);
     if (!a->x || !a->wo || !a->w1 || !a->w2 || (a->gated && !a->wg) ||
         (a->interleaved_qkv ? !a->wqkv : !a->wq || !a->wk || !a->wv))
         return spli_error(SPL_EARG, "reference block: x or a weight that these options need is missing");
     if (!(a->p_attention >= 0 && a->p_attention < 1 && a->p_hidden >= 0 && a->p_hidden < 1))
-        return spli_error(SPL_EARG, "reference block: dropout probabilities %g and %g must be in [0, 1)", a->p_attention, a->p_hidden);
+        return spli_error(SPL_EARG, "reference block: dropout probabilities %g and %g must be in [0, 1)",
+                          a->p_attention, a->p_hidden);
     for (int64_t i = 0; a->rows && i < a->nrows; i++)
         if (a->rows[i] < 0 || a->rows[i] >= a->seq)
-            return spli_error(SPL_EARG, "reference block: sampled row %lld is outside the sequence of %lld", (long long)a->rows[i],
-                              (long long)a->seq);
+            return spli_error(SPL_EARG, "reference block: sampled row %lld is outside the sequence of %lld",
+                              (long long)a->rows[i], (long long)a->seq);
     return spli_ok();
 }
 
 spl_status splk_ref_block(const spl_ref_block_args *a) {
     SPL_TRY(check(a));
-    int64_t n = wanted(a), s = a->seq, e = a->hidden, nq = a->heads * a->head_dim, nkv = a->kv_heads * a->head_dim, f = a->ffn;
+    int64_t n = wanted(a), s = a->seq, e = a->hidden, nq = a->heads * a->head_dim, nkv = a->kv_heads * a->head_dim,
+            f = a->ffn;
     rows_of_item r;
     struct {
         double **array;
         int64_t rows, cols;
-    } arrays[] = {{&r.all_h, s, e}, {&r.all_k, s, nkv}, {&r.all_v, s, nkv}, {&r.all_mean, s, 1}, {&r.all_rstd, s, 1},
-                  {&r.h, n, e},     {&r.q, n, nq},      {&r.a, n, nq},      {&r.linear1, n, e},  {&r.x1, n, e},
-                  {&r.mlp, n, f},   {&r.up, n, f},      {&r.mean, n, 1},    {&r.rstd, n, 1}};
+    } arrays[] = {
+        {&r.all_h,    s, e  },
+        {&r.all_k,    s, nkv},
+        {&r.all_v,    s, nkv},
+        {&r.all_mean, s, 1  },
+        {&r.all_rstd, s, 1  },
+        {&r.h,        n, e  },
+        {&r.q,        n, nq },
+        {&r.a,        n, nq },
+        {&r.linear1,  n, e  },
+        {&r.x1,       n, e  },
+        {&r.mlp,      n, f  },
+        {&r.up,       n, f  },
+        {&r.mean,     n, 1  },
+        {&r.rstd,     n, 1  }
+    };
     const int count = sizeof arrays / sizeof arrays[0];
     int failed = 0;
     for (int i = 0; i < count; i++) {
@@ -240,7 +264,10 @@ spl_status splk_ref_block(const spl_ref_block_args *a) {
     for (int64_t b = 0; b < a->batch && !failed; b++) failed = one_item(a, b, &r);
     for (int i = 0; i < count; i++) free(*arrays[i].array);
     if (failed)
-        return spli_error(SPL_ENOMEM, "reference block: no memory for a sequence of %lld with hidden %lld and ffn %lld; sample rows, "
-                          "or check at a smaller size", (long long)s, (long long)e, (long long)f);
+        return spli_error(
+            SPL_ENOMEM,
+            "reference block: no memory for a sequence of %lld with hidden %lld and ffn %lld; sample rows, "
+            "or check at a smaller size",
+            (long long)s, (long long)e, (long long)f);
     return spli_ok();
 }

@@ -64,7 +64,9 @@ void splk_ref_put(void *p, spl_dtype t, int64_t i, double v) {
     case SPL_F32: ((float *)p)[i] = (float)v; break;
     case SPL_BF16: ((uint16_t *)p)[i] = (uint16_t)narrow(bf16, v); break;
     case SPL_F16: ((uint16_t *)p)[i] = (uint16_t)narrow(f16, v); break;
-    case SPL_I64: ((int64_t *)p)[i] = v >= 9223372036854775808.0 ? INT64_MAX : (int64_t)clamped(v, -9223372036854775808.0, v); break;
+    case SPL_I64:
+        ((int64_t *)p)[i] = v >= 9223372036854775808.0 ? INT64_MAX : (int64_t)clamped(v, -9223372036854775808.0, v);
+        break;
     case SPL_I32: ((int32_t *)p)[i] = (int32_t)clamped(v, INT32_MIN, INT32_MAX); break;
     case SPL_U8: ((uint8_t *)p)[i] = (uint8_t)clamped(v, 0, 255); break;
     case SPL_BOOL: ((uint8_t *)p)[i] = v != 0; break;

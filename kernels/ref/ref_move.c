@@ -19,13 +19,16 @@ spl_status splk_ref_box(void *ctx, spl_queue *q, const spl_box_args *a) {
         if (!a->add)
             memcpy((char *)a->dst + to * (int64_t)size, (const char *)a->src + from * (int64_t)size, size);
         else if (a->dtype == SPL_I64)
-            ((int64_t *)a->dst)[to] = wrapped((uint64_t)((int64_t *)a->dst)[to], (uint64_t)((const int64_t *)a->src)[from]);
+            ((int64_t *)a->dst)[to] =
+                wrapped((uint64_t)((int64_t *)a->dst)[to], (uint64_t)((const int64_t *)a->src)[from]);
         else if (a->dtype == SPL_I32)
-            ((int32_t *)a->dst)[to] = (int32_t)wrapped((uint64_t)((int32_t *)a->dst)[to], (uint64_t)((const int32_t *)a->src)[from]);
+            ((int32_t *)a->dst)[to] =
+                (int32_t)wrapped((uint64_t)((int32_t *)a->dst)[to], (uint64_t)((const int32_t *)a->src)[from]);
         else if (a->dtype == SPL_U8)
             ((uint8_t *)a->dst)[to] = (uint8_t)wrapped(((uint8_t *)a->dst)[to], ((const uint8_t *)a->src)[from]);
         else
-            splk_ref_put(a->dst, a->dtype, to, splk_ref_get(a->dst, a->dtype, to) + splk_ref_get(a->src, a->dtype, from));
+            splk_ref_put(a->dst, a->dtype, to,
+                         splk_ref_get(a->dst, a->dtype, to) + splk_ref_get(a->src, a->dtype, from));
     }
     return spli_ok();
 }
@@ -34,7 +37,8 @@ static int64_t get_integer(const void *p, spl_dtype t, int64_t i) {
     return t == SPL_I64 ? ((const int64_t *)p)[i] : (int64_t)splk_ref_get(p, t, i);
 }
 
-spl_status splk_ref_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from, int64_t n) {
+spl_status splk_ref_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from,
+                         int64_t n) {
     (void)ctx, (void)q;
     for (int64_t i = 0; i < n; i++) {
         if (spl_dtype_is_float(from)) {
@@ -52,7 +56,8 @@ spl_status splk_ref_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const
     return spli_ok();
 }
 
-spl_status splk_ref_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n, spl_dtype t) {
+spl_status splk_ref_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n,
+                        spl_dtype t) {
     (void)ctx, (void)q;
     for (int64_t i = 0; i < n; i++) {
         if (t == SPL_F64 || t == SPL_F32) {

@@ -40,7 +40,8 @@ spl_status splk_ref_norm(void *ctx, spl_queue *q, const spl_norm_args *a) {
         if (a->mean) splk_ref_put(a->mean, a->dtype == SPL_F64 ? SPL_F64 : SPL_F32, r, mean);
         if (a->rstd) splk_ref_put(a->rstd, a->dtype == SPL_F64 ? SPL_F64 : SPL_F32, r, rstd);
         for (int64_t i = 0; i < a->cols; i++) {
-            double x = splk_ref_get(a->x, a->dtype, r * a->cols + i), gamma = a->gamma ? splk_ref_get(a->gamma, a->dtype, i) : 1;
+            double x = splk_ref_get(a->x, a->dtype, r * a->cols + i),
+                   gamma = a->gamma ? splk_ref_get(a->gamma, a->dtype, i) : 1;
             splk_ref_put(a->y, a->dtype, r * a->cols + i, (x - mean) * rstd * gamma + or_zero(a->beta, a->dtype, i));
         }
     }
@@ -51,7 +52,8 @@ spl_status splk_ref_act(void *ctx, spl_queue *q, const spl_act_args *a) {
     (void)ctx, (void)q;
     for (int64_t i = 0; i < a->rows * a->cols; i++) {
         double x = splk_ref_get(a->x, a->dtype, i) + or_zero(a->bias, a->dtype, i % a->cols);
-        splk_ref_put(a->y, a->dtype, i, splk_ref_activation(a->act, x) * (a->up ? splk_ref_get(a->up, a->dtype, i) : 1));
+        splk_ref_put(a->y, a->dtype, i,
+                     splk_ref_activation(a->act, x) * (a->up ? splk_ref_get(a->up, a->dtype, i) : 1));
     }
     return spli_ok();
 }
@@ -111,8 +113,8 @@ spl_status splk_ref_nll(void *ctx, spl_queue *q, const spl_nll_args *a) {
         ((double *)a->nll)[r] = 0;
         if (label < 0) continue;
         if (label >= a->vocab)
-            return spli_error(SPL_EARG, "nll: label %lld in row %lld, the logits have %lld columns", (long long)label, (long long)r,
-                              (long long)a->vocab);
+            return spli_error(SPL_EARG, "nll: label %lld in row %lld, the logits have %lld columns", (long long)label,
+                              (long long)r, (long long)a->vocab);
         for (int64_t i = 0; i < a->vocab; i++) top = fmax(top, splk_ref_get(a->logits, a->dtype, r * a->vocab + i));
         for (int64_t i = 0; i < a->vocab; i++) sum += exp(splk_ref_get(a->logits, a->dtype, r * a->vocab + i) - top);
         ((double *)a->nll)[r] = top + log(sum) - splk_ref_get(a->logits, a->dtype, r * a->vocab + label);

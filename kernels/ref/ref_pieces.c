@@ -1,5 +1,5 @@
-/* ref_pieces.c: the attention kernel of the vtable, row by row: gather the scores a row can see in all pieces, then their
- * maximum, then the sums. */
+/* ref_pieces.c: the attention kernel of the vtable, row by row: gather the scores a row can see in all pieces, then
+ * their maximum, then the sums. */
 #include "ref.h"
 
 static int64_t element(const int64_t strides[4], int64_t b, int64_t s, int64_t h, int64_t d) {
@@ -51,7 +51,8 @@ static void one_row(const spl_attn_args *a, int64_t b, int64_t h, int64_t row, s
         for (int64_t i = 0; i < n; i++) {
             double weight = exp(list[i].score - top) / sum;
             if (a->p > 0) {
-                int64_t bg = held(a->batch_segments, a->nbatch_segments, b), hg = held(a->head_segments, a->nhead_segments, h);
+                int64_t bg = held(a->batch_segments, a->nbatch_segments, b),
+                        hg = held(a->head_segments, a->nhead_segments, h);
                 int64_t g = ((bg * a->heads_global + hg) * a->seq_q_global + list[i].q_position) * a->seq_k_global +
                             list[i].k_position;
                 weight *= (splk_ref_uniform(a->key, g) >= a->p) / (1 - a->p);
@@ -79,6 +80,8 @@ spl_status splk_ref_pieces(void *ctx, spl_queue *q, const spl_attn_args *a) {
             if (list) one_row(a, r / (a->heads * a->sq), r / a->sq % a->heads, r % a->sq, list);
         free(list);
     }
-    if (failed) return spli_error(SPL_ENOMEM, "the reference of attention found no memory for %lld scores", (long long)capacity);
+    if (failed)
+        return spli_error(SPL_ENOMEM, "the reference of attention found no memory for %lld scores",
+                          (long long)capacity);
     return spli_ok();
 }

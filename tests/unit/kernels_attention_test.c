@@ -1,6 +1,5 @@
 /* kernels_attention_test.c: the tiled attention of the CPU backend against row-by-row attention in fp64: shapes,
- * strides, grouped heads, pieces of every kind, merging, dropout, poison behind masks, drift over many keys, threads.
- */
+ * strides, grouped heads, pieces of every kind, merging, dropout, poison behind masks, drift, threads. */
 #include "kernels_common.h"
 
 enum { MAX_PIECES = 8, MAX_HEADS = 8 };

@@ -21,11 +21,10 @@ static void core_philox(const uint32_t counter[4], const uint32_t key[2], uint32
 /* The known answers that the authors publish with Random123. */
 static void known_answers(const char *name, philox_function *philox) {
     static const uint32_t cases[3][10] = {
-        {0,          0,          0,          0,          0,          0,          0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
-        {~0u,        ~0u,        ~0u,        ~0u,        ~0u,        ~0u,        0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
-        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09, 0x94fdcceb, 0x5001e420,
-         0x24126ea1                                                                                                            }
-    };
+        {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
+        {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, /* digits of pi */
+         0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}};
     for (int c = 0; c < 3; c++) {
         uint32_t out[4];
         philox(cases[c], cases[c] + 4, out);
