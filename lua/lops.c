@@ -1,7 +1,6 @@
 /* lops.c: the ops that scripts compose: linear, norm, embed, nll, add. Each takes and gives tensors with layouts; none
  * of them communicates: what a layout rule does not allow is refused, and redistribute() is the way out. */
 #include "lspl.h"
-#include "rng.h"
 
 static const char *const activations[] = {"none", "gelu_tanh", "gelu_erf", "silu", NULL};
 
@@ -61,20 +60,8 @@ static int op_add(lua_State *L) {
     return 1;
 }
 
-/* spl.rng_key(seed, instance, step) -> two words: the Philox key of one op instance at one step */
-static int op_rng_key(lua_State *L) {
-    uint64_t part[3];
-    static const char *const names[] = {"seed", "instance", "step"};
-    for (int i = 0; i < 3; i++) part[i] = (uint64_t)lspl_integer(L, i + 1, "rng_key", names[i]);
-    spl_rng_key key = spli_rng_key(part[0], part[1], part[2]);
-    lua_pushinteger(L, key.word[0]);
-    lua_pushinteger(L, key.word[1]);
-    return 2;
-}
-
 void lspl_open_ops(lua_State *L) {
     static const luaL_Reg functions[] = {{"linear", op_linear}, {"norm", op_norm}, {"embed", op_embed},
-                                         {"nll", op_nll},       {"add", op_add},   {"rng_key", op_rng_key},
-                                         {NULL, NULL}};
+                                         {"nll", op_nll},       {"add", op_add},   {NULL, NULL}};
     luaL_setfuncs(L, functions, 0);
 }

@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <string.h>
 #include "lspl.h"
-#include "runtime.h"
 
 enum { MOST_ARRAYS = 32 };
 
@@ -286,7 +285,7 @@ static int reference_attention(lua_State *L) {
 /* spl.reference.judged() -> name of the backend whose results a check here would judge, is it a reference, has it
  * values */
 static int reference_judged(lua_State *L) {
-    const spl_backend_ops *b = lspl_runtime(L)->backend;
+    const spl_backend_ops *b = spli_backend_find(spl_backend_name(lspl_runtime(L)));
     lua_pushstring(L, b->name);
     lua_pushboolean(L, b->is_reference);
     lua_pushboolean(L, b->has_memory);

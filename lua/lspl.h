@@ -1,6 +1,6 @@
-/* lspl.h: what every binding file shares. Binding order in each function: check all arguments, create the empty userdata
- * (so that memory errors strike before anything is owned), call core, clean up, raise last. Only lerror.c raises core's
- * errors. `__gc`, `__close` and `:release()` share one idempotent function per type. */
+/* lspl.h: what every binding file shares. Binding order in each function: check all arguments, create the empty
+ * userdata (so that memory errors strike before anything is owned), call core, clean up, raise last. Only lerror.c
+ * raises core's errors. `__gc`, `__close` and `:release()` share one idempotent function per type. */
 #ifndef LSPL_H
 #define LSPL_H
 #include <lauxlib.h>
@@ -22,7 +22,7 @@ spl_runtime *lspl_runtime(lua_State *L);
 int lspl_raise(lua_State *L, const spl_status *s);                        /* never returns */
 int lspl_raisef(lua_State *L, spl_code code, const char *format, ...);    /* never returns */
 static inline void lspl_check(lua_State *L, spl_status s) { if (s.code != SPL_OK) lspl_raise(L, &s); }
-int lspl_push_nil_error(lua_State *L, const spl_status *s);               /* for expected outcomes: nil, message, code */
+int lspl_push_nil_error(lua_State *L, const spl_status *s); /* for expected outcomes: nil, message, code */
 /* Message for a bad argument: "linear: argument 'x': a tensor is needed, got nil". Never returns. */
 int lspl_bad_argument(lua_State *L, const char *function, const char *argument, const char *needed, int index);
 
@@ -38,20 +38,22 @@ spl_layout *lspl_check_layout(lua_State *L, int index, const char *function, con
 spl_layout *lspl_new_layout(lua_State *L); /* pushes a plain-data userdata */
 int lspl_is(lua_State *L, int index, const char *type);
 void lspl_push_mesh(lua_State *L, spl_mesh *m);                                   /* retains m */
-void lspl_push_layout(lua_State *L, const spl_layout *layout, const spl_mesh *m); /* m (or NULL) says where this rank stands */
+/* `m` (or NULL) says where this rank stands. */
+void lspl_push_layout(lua_State *L, const spl_layout *layout, const spl_mesh *m);
 /* A layout of `mesh` for this shape, given as a layout object or in the notation of spl_layout_parse. */
 void lspl_layout_argument(lua_State *L, int index, const char *function, const spl_mesh_spec *mesh, int ndim,
                           const int64_t *shape, spl_layout *out);
 
-/* lfields.c: option tables. Getters leave the stack as it was; an absent key gives the fallback. Strings given back stay
- * valid while the table is. */
+/* lfields.c: option tables. Getters leave the stack as it was; an absent key gives the fallback. Strings given back
+ * stay valid while the table is. */
 void lspl_known_fields(lua_State *L, int index, const char *function, const char *const *known); /* NULL-terminated */
 int64_t lspl_field_integer(lua_State *L, int index, const char *function, const char *key, int64_t fallback);
 double lspl_field_number(lua_State *L, int index, const char *function, const char *key, double fallback);
 int lspl_field_boolean(lua_State *L, int index, const char *function, const char *key, int fallback);
 const char *lspl_field_string(lua_State *L, int index, const char *function, const char *key, const char *fallback);
 /* Position in the NULL-terminated `names` of the string under `key`. */
-int lspl_field_choice(lua_State *L, int index, const char *function, const char *key, const char *const *names, int fallback);
+int lspl_field_choice(lua_State *L, int index, const char *function, const char *key, const char *const *names,
+                      int fallback);
 /* A list of sizes {2, 3}: at most SPL_MAX_DIMS integers >= 0; returns how many. */
 int lspl_shape(lua_State *L, int index, const char *function, const char *argument, int64_t *shape);
 int64_t lspl_integer(lua_State *L, int index, const char *function, const char *argument);
@@ -64,10 +66,12 @@ void lspl_push_int64s(lua_State *L, const int64_t *values, int n);    /* as a li
 /* Unknown field of an object: error naming it and the nearest known one. Never returns. */
 int lspl_unknown_field(lua_State *L, const char *object, int key_index, const char *const *known);
 
-/* ltensor.c: memory that Lua's collector cannot see. Core's tensors may fill the machine while their userdata look tiny, so a
- * full collection runs whenever tensor memory has doubled since the last one; call after anything that makes tensors. */
+/* ltensor.c: memory that Lua's collector cannot see. Core's tensors may fill the machine while their userdata look
+ * tiny, so a full collection runs whenever tensor memory has doubled since the last one; call after anything that
+ * makes tensors. */
 void lspl_account(lua_State *L);
-/* [local] calls only (a collective may not be tried again by one rank alone): on SPL_ENOMEM one collection, one retry. */
+/* [local] calls only (a collective may not be tried again by one rank alone): on SPL_ENOMEM one collection, one
+ * retry. */
 #define LSPL_ALLOCATE(L, call)                      \
     do {                                            \
         spl_status allocate_ = (call);              \
@@ -94,7 +98,7 @@ void lspl_open_layout(lua_State *L);
 void lspl_open_tensor(lua_State *L);
 void lspl_open_ops(lua_State *L);
 void lspl_open_block(lua_State *L);
-void lspl_open_reference(lua_State *L); /* spl.reference.block / attention on host tables or local f64 tensors (lreference.c) */
+void lspl_open_reference(lua_State *L); /* spl.reference.block, .attention; spl.compare (lreference.c) */
 void lspl_open_safetensors(lua_State *L);
 void lspl_open_regex(lua_State *L);     /* spl.regex over PCRE2 (lregex.c) */
 

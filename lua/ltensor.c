@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "lspl.h"
-#include "runtime.h"
 
 static const char *const names[] = {"shape",    "local_shape", "dtype",        "layout",    "mesh",     "ndim",
                                     "count",    "local_count", "bytes",        "randn",     "uniform",  "iota",
@@ -383,7 +382,7 @@ static int tensor_tostring(lua_State *L) {
         lspl_push_layout(L, spl_tensor_layout(t), spl_tensor_mesh(t));
         layout = luaL_tolstring(L, -1, NULL);
     }
-    if (lspl_runtime(L)->backend->has_memory) {
+    if (spli_backend_find(spl_backend_name(lspl_runtime(L)))->has_memory) {
         spl_tensor *view = push_corner(L, t, &c);
         c.values = lspl_read_doubles(L, view);
         c.integral = !spl_dtype_is_float(spl_tensor_dtype(t));

@@ -1,18 +1,20 @@
--- sp_forward.lua: the forward pass of a transformer block under several schedules: how fast, what it moves and holds, is it
--- right. Prints as nccl-tests does: a header, one row a mesh, a footer, and a non-zero exit when a result is wrong.
+-- sp_forward.lua: the forward pass of a transformer block under several schedules: how fast, what it moves and holds,
+-- is it right. Prints as nccl-tests does: a header, one row a mesh, a footer, and a non-zero exit when a result is
+-- wrong.
 local spl = require "spl"
 local report = require "spl.report"
 local theory = require "spl.theory"
 
 local o = spl.args {
     "Times the forward pass of a transformer block on each mesh and, with --check, compares it with fp64.",
-    batch = { type = "integer", metavar = "N", help = "sequences (default 1; 2 for the default mesh with a data axis)" },
+    batch = { type = "integer", metavar = "N",
+        help = "sequences (default 1; 2 for the default mesh with a data axis)" },
     seq = { default = 2048, help = "tokens of each" },
     hidden = { default = 768, help = "a multiple of heads" },
     heads = { default = 12, help = "query heads" },
     kv_heads = { type = "integer", metavar = "N", help = "key and value heads (default: heads)" },
     mesh = { type = "list", of = "string", metavar = "MESH",
-        help = "axes and roles, as \"dp=2:data, tp=*:sequence\"; default: tensor, sequence, and both halves of an even world" },
+        help = "axes with roles, \"dp=2:data, tp=*:sequence\"; default: tensor, sequence and, on an even world, this" },
     dtype = { default = "f32", choices = { "f32", "f64" }, help = "of weights and activations" },
     dropout = { default = 0.0, min = 0, help = "probability, in attention and after both halves" },
     rounds = { default = 20, help = "timed rounds" },
@@ -25,8 +27,8 @@ local o = spl.args {
     json = { default = false, help = "one JSON object a row, nothing else" },
 }
 
-local JSON_KEYS = { "mesh", "ranks", "threads", "time_ms_p50", "time_ms_min", "gflops", "gemm_pct", "comm_ms", "comm_exposed_ms",
-    "comm_pct", "bytes_sent", "bytes_theory", "peak_bytes", "rel_err", "wrong" }
+local JSON_KEYS = { "mesh", "ranks", "threads", "time_ms_p50", "time_ms_min", "gflops", "gemm_pct", "comm_ms",
+    "comm_exposed_ms", "comm_pct", "bytes_sent", "bytes_theory", "peak_bytes", "rel_err", "wrong" }
 
 local columns = {
     { title = "mesh", unit = "", width = 26, left = true },
@@ -69,11 +71,12 @@ end
 
 local function define()
     local kv = o.kv_heads or o.heads
-    return spl.block { hidden = o.hidden, heads = o.heads, kv_heads = kv, qkv = kv == o.heads and "interleaved" or "separate",
+    return spl.block { hidden = o.hidden, heads = o.heads, kv_heads = kv,
+        qkv = kv == o.heads and "interleaved" or "separate",
         dropout = o.dropout, seed = o.seed, dtype = o.dtype, causal = true }
 end
 
--- Everything that a command line can have wrong is found before any work starts: sizes in define(), axes and roles here.
+-- Everything that a command line can have wrong is found before any work starts.
 local function refuse_early(list)
     if o.check then
         require "spl.check".able()
@@ -89,21 +92,24 @@ end
 local function header()
     say("# spl %s sp_forward: forward pass of one transformer block", spl.version)
     local here = spl.facts()
-    local kinds = spl.gather(("%s, %d thread%s, %s: %s"):format(here.host, here.threads, here.threads == 1 and "" or "s",
-        here.backend, here.backend_description))
+    local kinds = spl.gather(("%s, %d thread%s, %s"):format(here.host, here.threads, here.threads == 1 and "" or "s",
+        here.backend_description))
     local first = 0
     for rank = 1, #kinds do -- neighbours that are alike share a line
         if rank == #kinds or kinds[rank + 1] ~= kinds[first + 1] then
-            say("# %s: %s", first == rank - 1 and "rank " .. first or ("ranks %d-%d"):format(first, rank - 1), kinds[rank])
+            say("# %s: %s", first == rank - 1 and "rank " .. first or ("ranks %d-%d"):format(first, rank - 1),
+                kinds[rank])
             first = rank
         end
     end
-    say("# seq %d, hidden %d, heads %d, kv_heads %d, head_dim %d, ffn %d, %s, dropout %g, causal, seed %d", o.seq, o.hidden, o.heads,
-        o.kv_heads or o.heads, o.hidden // o.heads, 4 * o.hidden, o.dtype, o.dropout, o.seed)
-    say("# time: wall time with a barrier before each round, the slowest rank's, %d rounds after %d of warm-up; saved outputs %s",
-        o.rounds, o.warmup, o.save and "kept" or "not kept")
-    say("# gemm %%: useful FLOPs against %.1f GFLOP/s, a 2048^3 SGEMM on all ranks at once in this run", require "spl.bench".sgemm() / 1e9)
-    say("# bytes: of the rank with most; peak: activations and communication buffers; comm %: of the time not spent waiting for it")
+    say("# seq %d, hidden %d, heads %d, kv_heads %d, head_dim %d, ffn %d, %s, dropout %g, causal, seed %d", o.seq,
+        o.hidden, o.heads, o.kv_heads or o.heads, o.hidden // o.heads, 4 * o.hidden, o.dtype, o.dropout, o.seed)
+    say("# time: wall time after a barrier, on the slowest rank; %d rounds after %d of warm-up", o.rounds, o.warmup)
+    say("# saved outputs: %s", o.save and "kept, as in training" or "not kept")
+    say("# gemm %%: useful FLOPs against %.1f GFLOP/s, a 2048^3 SGEMM on all ranks at once in this run",
+        require "spl.bench".sgemm() / 1e9)
+    say("# comm %: of the time that is not exposed communication; ! above 20")
+    say("# bytes: on the rank with most; peak: activations and communication buffers")
     say("#")
     say(report.head(columns))
 end
@@ -150,9 +156,9 @@ local function run(row)
         function() return blk:forward(x, { save = o.save }) end }
     local bytes_theory, as_theory = theory_of(mesh, row.batch, r.bytes_here)
     local checked = o.check and blk:check(x, { rows = o.rows }) or nil
-    say(report.row(columns, { tostring(mesh), r.ms_p50, r.ms_min, r.ms_p99, r.gflops, percent(r.gemm_pct, r.gemm_pct > 100), r.comm_ms,
-        r.comm_exposed_ms, percent(r.comm_pct, r.comm_pct > 20), r.bytes_sent, bytes_theory, r.peak_bytes,
-        checked and checked.rel_err, checked and checked.wrong }))
+    say(report.row(columns, { tostring(mesh), r.ms_p50, r.ms_min, r.ms_p99, r.gflops,
+        percent(r.gemm_pct, r.gemm_pct > 100), r.comm_ms, r.comm_exposed_ms, percent(r.comm_pct, r.comm_pct > 20),
+        r.bytes_sent, bytes_theory, r.peak_bytes, checked and checked.rel_err, checked and checked.wrong }))
     say("#   batch %d; weights %d bytes, workspace %d bytes%s", row.batch, weights, r.workspace_bytes,
         checked and ("; %d of %d rows checked against fp64"):format(checked.rows, checked.seq) or "")
     if o.shapes then
@@ -161,8 +167,9 @@ local function run(row)
     if o.json and spl.rank() == 0 then
         local json = require "spl.json"
         print(json.encode({
-            mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(), time_ms_p50 = r.ms_p50, time_ms_min = r.ms_min,
-            gflops = r.gflops, gemm_pct = r.gemm_pct, comm_ms = r.comm_ms, comm_exposed_ms = r.comm_exposed_ms, comm_pct = r.comm_pct,
+            mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(),
+            time_ms_p50 = r.ms_p50, time_ms_min = r.ms_min, gflops = r.gflops, gemm_pct = r.gemm_pct,
+            comm_ms = r.comm_ms, comm_exposed_ms = r.comm_exposed_ms, comm_pct = r.comm_pct,
             bytes_sent = r.bytes_sent, bytes_theory = bytes_theory or json.null, peak_bytes = r.peak_bytes,
             rel_err = checked and checked.rel_err or json.null, wrong = checked and checked.wrong or json.null,
         }, JSON_KEYS))
@@ -186,7 +193,8 @@ say("# wrong elements: %s", not o.check and "not checked (--check compares every
 say("# bytes sent: %s", as_theory and "as theory says" or "NOT as theory says, FAILED")
 if wrong > 0 or not as_theory then
     if o.json and spl.rank() == 0 then
-        io.stderr:write(("spl: sp_forward: %d wrong elements; bytes %sas theory says\n"):format(wrong, as_theory and "" or "not "))
+        io.stderr:write(("spl: sp_forward: %d wrong elements; bytes %sas theory says\n"):format(wrong,
+            as_theory and "" or "not "))
     end
     os.exit(1)
 end

@@ -1,8 +1,8 @@
 -- bench.lua: spl.bench{...}: how long something takes on all ranks together, and what it moved and held meanwhile.
 --
--- Each round begins with a barrier; its time is wall time on the slowest rank. Counters are zeroed before each round, so
--- communication, bytes and peak memory are those of one round. What the timed function returns (tensors, saved outputs) is
--- released after the clock has stopped, and garbage is collected before it starts.
+-- Each round begins with a barrier; its time is wall time on the slowest rank. Counters are zeroed before each round,
+-- so communication, bytes and peak memory are those of one round. What the timed function returns (tensors, saved
+-- outputs) is released after the clock has stopped, and garbage is collected before it starts.
 local spl = require "spl"
 local report = require "spl.report"
 
@@ -20,7 +20,8 @@ local function release(...)
     end
 end
 
--- The value below which a share `p` of the sorted list lies (nearest rank); the median of an even count is the mean of two.
+-- The value below which a share `p` of the sorted list lies (nearest rank); the median of an even count is the mean
+-- of two.
 local function percentile(sorted, p)
     if p == 0.5 and #sorted % 2 == 0 then
         return (sorted[#sorted // 2] + sorted[#sorted // 2 + 1]) / 2
@@ -38,13 +39,14 @@ local function one_round(f)
     local c = spl.counters()
     release(table.unpack(results, 1, results.n))
     local peak = c.memory.peak
-    return { seconds, c.comm_seconds, c.comm_exposed_seconds, c.bytes.total, peak.activations + peak.buffers, peak.workspace }
+    return { seconds, c.comm_seconds, c.comm_exposed_seconds, c.bytes.total, peak.activations + peak.buffers,
+        peak.workspace }
 end
 
 local rate -- FLOP/s of all ranks together in SGEMM, once measured
 
---- [collective] FLOP/s, summed over ranks, of a 2048^3 SGEMM that all ranks run at once with their own threads: the best of
---- three rounds, measured once a run.
+--- [collective] FLOP/s, summed over ranks, of a 2048^3 SGEMM that all ranks run at once with their own threads: the
+--- best of three rounds, measured once a run.
 ---@return number flops_per_second
 function bench.sgemm()
     if rate then
@@ -92,15 +94,16 @@ local function show(r)
         print(report.head(columns))
         headed = true
     end
-    print(report.row(columns, { r.name, r.ms_p50, r.ms_min, r.ms_p99, r.gflops, r.gemm_pct, r.comm_ms, r.comm_exposed_ms,
-        r.bytes_sent, r.peak_bytes }))
+    print(report.row(columns, { r.name, r.ms_p50, r.ms_min, r.ms_p99, r.gflops, r.gemm_pct, r.comm_ms,
+        r.comm_exposed_ms, r.bytes_sent, r.peak_bytes }))
 end
 
 --- [collective] Times a function. Prints a row on rank 0 (with its head, the first time) unless `quiet`.
 ---@param o table {name=, rounds= (20), warmup= (5), flops= of all ranks together, quiet=, [1]= the function}
----@return table result ms_p50 ms_min ms_p99 (slowest rank), gflops (per rank) and gemm_pct where flops are given, comm_ms and
---- comm_exposed_ms (median round, slowest rank), comm_pct (of the time that is not exposed communication), bytes_sent,
---- peak_bytes (activations + buffers), workspace_bytes (each the most of any rank), bytes_here (this rank's)
+---@return table result ms_p50 ms_min ms_p99 (slowest rank), gflops (per rank) and gemm_pct where flops are given,
+--- comm_ms and comm_exposed_ms (median round, slowest rank), comm_pct (of the time that is not exposed
+--- communication), bytes_sent, peak_bytes (activations + buffers), workspace_bytes (each the most of any rank),
+--- bytes_here (this rank's)
 ---Errors: code "argument" for unknown options, no function, or counts below 1.
 function bench.bench(o)
     local f = type(o) == "table" and o[1]
@@ -115,7 +118,7 @@ function bench.bench(o)
     end
     local rounds, warmup = o.rounds or 20, o.warmup or 5
     if math.type(rounds) ~= "integer" or rounds < 1 or math.type(warmup) ~= "integer" or warmup < 0 then
-        spl.error { message = ("bench: rounds = %s and warmup = %s; whole numbers, rounds at least 1, are needed"):format(
+        spl.error { message = ("bench: rounds = %s, warmup = %s; whole numbers are needed, and a round"):format(
             tostring(rounds), tostring(warmup)) }
     end
     local total = o.flops and bench.sgemm()

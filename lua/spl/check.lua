@@ -1,9 +1,10 @@
--- check.lua: is a forward pass right? Its output and every saved tensor against the whole-block reference in fp64, element by
--- element, on all ranks together.
+-- check.lua: is a forward pass right? Its output and every saved tensor against the whole-block reference in fp64,
+-- element by element, on all ranks together.
 --
--- The weights and x are gathered and handed to the reference, which shares nothing with core. Each rank computes the reference
--- for its own subset of the rows judged and compares those; sums of squares and counts of wrong elements are agreed. All rows are
--- judged while the reference is quick; above that a sample: the first and last row of every rank's part, and rows spread evenly.
+-- The weights and x are gathered and handed to the reference, which shares nothing with core. Each rank computes the
+-- reference for its own subset of the rows judged and compares those; sums of squares and counts of wrong elements
+-- are agreed. All rows are judged while the reference is quick; above that a sample: the first and last row of every
+-- rank's part, and rows spread evenly.
 local spl = require "spl"
 
 local check = {}
@@ -18,7 +19,8 @@ local TOLERANCE = { f64 = 1e-5, f32 = 1e-5, bf16 = 2e-2, f16 = 2e-2 }
 local WEIGHTS = {
     ln0_gamma = "ln0_gamma", ln0_beta = "ln0_beta", ln1_gamma = "ln1_gamma", ln1_beta = "ln1_beta",
     mha_linear0_weight = "wqkv", mha_linear0_bias = "bqkv",
-    mha_q_weight = "wq", mha_q_bias = "bq", mha_k_weight = "wk", mha_k_bias = "bk", mha_v_weight = "wv", mha_v_bias = "bv",
+    mha_q_weight = "wq", mha_q_bias = "bq", mha_k_weight = "wk", mha_k_bias = "bk",
+    mha_v_weight = "wv", mha_v_bias = "bv",
     mha_linear1_weight = "wo", mha_linear1_bias = "bo",
     mlp_linear0_weight = "w1", mlp_linear0_bias = "b1", mlp_gate_weight = "wg", mlp_gate_bias = "bg",
     mlp_linear1_weight = "w2", mlp_linear1_bias = "b2",
@@ -26,7 +28,8 @@ local WEIGHTS = {
 
 -- Saved tensors: what the reference calls them, which dimension the sequence is, and whether they are masks.
 local SAVED = {
-    ln0_mean = { "ln0_mean", 2 }, ln0_rstd = { "ln0_rstd", 2 }, ln1_mean = { "ln1_mean", 2 }, ln1_rstd = { "ln1_rstd", 2 },
+    ln0_mean = { "ln0_mean", 2 }, ln0_rstd = { "ln0_rstd", 2 },
+    ln1_mean = { "ln1_mean", 2 }, ln1_rstd = { "ln1_rstd", 2 },
     mha_linear0_out = { "linear0", 2 }, mha_q_out = { "linear0", 2 }, mha_k_out = { "linear0_k", 2 },
     mha_v_out = { "linear0_v", 2 }, sdpa_out = { "sdpa_out", 3 }, sdpa_logsumexp = { "sdpa_lse", 3 },
     mha_linear1_out = { "linear1", 2 }, mha_dropout_mask = { "mask0", 2, mask = true },
@@ -42,7 +45,8 @@ end
 function check.able()
     local name, is_reference, has_values = spl.reference.judged()
     if is_reference then
-        refuse("unsupported", "the backend '%s' is itself a reference and would be judged by itself; run with --backend cpu", name)
+        refuse("unsupported",
+            "the backend '%s' is itself a reference and would be judged by itself; run with --backend cpu", name)
     elseif not has_values then
         refuse("unsupported", "the backend '%s' computes no values to judge; run with --backend cpu", name)
     end
@@ -92,8 +96,9 @@ end
 local function reference(blk, x, rows, step)
     local c = blk.config
     local a = {
-        batch = x.shape[1], seq = x.shape[2], hidden = c.hidden, heads = c.heads, kv_heads = c.kv_heads, head_dim = c.head_dim,
-        ffn = c.ffn, norm = c.norm, eps = c.eps, interleaved_qkv = c.qkv == "interleaved", act = c.act, gated = c.gated,
+        batch = x.shape[1], seq = x.shape[2], hidden = c.hidden, heads = c.heads, kv_heads = c.kv_heads,
+        head_dim = c.head_dim, ffn = c.ffn, norm = c.norm, eps = c.eps, interleaved_qkv = c.qkv == "interleaved",
+        act = c.act, gated = c.gated,
         rope_theta = c.rope_theta, causal = c.causal, p_attention = c.dropout_attention, p_hidden = c.dropout_hidden,
         key_attention = { blk:dropout_key("attention", step) }, key_hidden0 = { blk:dropout_key("hidden0", step) },
         key_hidden1 = { blk:dropout_key("hidden1", step) }, rows = rows,
@@ -131,8 +136,8 @@ end
 ---@param blk spl.block scheduled
 ---@param x spl.tensor its input, [batch, seq, hidden] on the block's mesh
 ---@param o? table {rows= how many rows to judge (all of them while that is quick), step= of dropout (0)}
----@return table result {rel_err= the largest over out and saved floats, wrong= elements out of bounds and masks that differ,
---- rows= judged of seq=, tensors= { {name=, rel_err=, wrong=, count=, max_abs=}, ... }}
+---@return table result {rel_err= the largest over out and saved floats, wrong= elements out of bounds and masks that
+--- differ, rows= judged of seq=, tensors= { {name=, rel_err=, wrong=, count=, max_abs=}, ... }}
 ---Errors: code "unsupported" where the backend is a reference or computes nothing; "argument" for options.
 function check.block(blk, x, o)
     o = o or {}

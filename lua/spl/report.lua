@@ -45,8 +45,8 @@ function report.head(columns)
     return "#" .. titles .. "\n#" .. units
 end
 
---- [local] One row, one blank before it where the head has its '#'. A cell is a number (written by the column's format), a text,
---- or nil: "-".
+--- [local] One row, one blank before it where the head has its '#'. A cell is a number (written by the column's
+--- format), a text, or nil: "-".
 ---@param columns spl.column[]
 ---@param cells table by position
 ---@return string
@@ -90,7 +90,8 @@ function report.explain(lines)
         rows[i] = { l.what, l.subject, l.axis or "", report.shape(l.shape), report.shape(l.local_shape), l.layout,
             l.axis and tostring(l.bytes) or "" }
     end
-    local table_text = report.aligned({ "op", "makes", "axis", "shape", "here", "layout", "bytes sent" }, rows, { [7] = true })
+    local table_text = report.aligned({ "op", "makes", "axis", "shape", "here", "layout", "bytes sent" }, rows,
+        { [7] = true })
     return ("%s\nrank %d sends %d bytes (%s)"):format(table_text, lines.rank, lines.bytes, report.bytes(lines.bytes))
 end
 

@@ -1,9 +1,10 @@
--- theory.lua: bytes a rank sends in one forward pass, in closed form: written from the algorithms, apart from core's layouts.
+-- theory.lua: bytes a rank sends in one forward pass, in closed form: written from the algorithms, apart from core.
 --
 -- Every axis that splits the weights leaves a sum to be made after attention and after the MLP:
---   tensor    an all-reduce of the activation each time: 2(P-1)/P of its size, as reduce-scatter + all-gather over n elements cut
---             into P balanced parts: (n - mine) + mine (P-1)
---   sequence  an all-gather of this rank's rows before each half, rows (P-1), and a reduce-scatter after: everybody else's rows
+--   tensor    an all-reduce of the activation, 2(P-1)/P of its size: as reduce-scatter + all-gather over n elements
+--             cut into P balanced parts, (n - mine) + mine (P-1)
+--   sequence  an all-gather of this rank's rows before each half, rows (P-1), and a reduce-scatter after it:
+--             everybody else's rows
 --   data      nothing
 -- Where several axes split the sequence, the first-written is outermost; an inner one splits the rows that are left.
 local theory = {}
@@ -13,7 +14,7 @@ local function share(n, parts, c)
     return n // parts + (c < n % parts and 1 or 0)
 end
 
---- [local] Bytes that the rank at these coordinates sends in one forward pass of a block; nil where there is no closed form.
+--- [local] Bytes that the rank at these coordinates sends in one forward pass of a block; nil: no closed form.
 ---@param axes table[] { {size=, role=, coord=}, ... } in mesh order; mesh.axes has this form
 ---@param o table {batch=, seq=, hidden=, element= bytes of one number}
 ---@return integer? bytes

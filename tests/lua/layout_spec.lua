@@ -1,4 +1,5 @@
--- layout_spec.lua: who holds what, for meshes of any size looked at from one rank, against the slow lists of holdings.lua.
+-- layout_spec.lua: who holds what, for meshes of any size looked at from one rank, against the slow lists of
+-- holdings.lua.
 package.path = "tests/support/?.lua;" .. package.path
 local spl = require "spl"
 local holdings = require "holdings"
@@ -39,7 +40,8 @@ describe("a layout", function()
 
     it("gives the first and the last chunk to rank 0 in zigzag", function()
         local l = spl.layout("cp=shard(1,zigzag)", spl.mesh.parse("cp=2", 2), { 8 })
-        assert.same({ { start = 1, length = 2, stride = 1 }, { start = 7, length = 2, stride = 1 } }, l:segments(1, { 0 }))
+        assert.same({ { start = 1, length = 2, stride = 1 }, { start = 7, length = 2, stride = 1 } },
+            l:segments(1, { 0 }))
         assert.same({ { start = 3, length = 4, stride = 1 } }, l:segments(1, { 1 }))
     end)
 
@@ -77,7 +79,8 @@ describe("a layout", function()
     it("describes itself an axis at a time", function()
         local l = spl.layout("tp=shard(2,striped,nest:1)", spl.mesh.parse("dp=2, tp=2", 4), { 3, 8 })
         assert.same({ { axis = "dp", size = 2, place = "replicate" },
-            { axis = "tp", size = 2, place = "shard", dim = 2, scheme = "striped", unit = 1, cover = 1, nest = 1 } }, l:describe())
+            { axis = "tp", size = 2, place = "shard", dim = 2, scheme = "striped", unit = 1, cover = 1, nest = 1 } },
+            l:describe())
     end)
 
     it("agrees with lists of indices for random shapes, meshes, schemes, units, covers and nests", function()
@@ -94,8 +97,8 @@ describe("a layout", function()
                 local local_shape = l:local_shape(coords)
                 for d, n in ipairs(shape) do
                     local want = holdings.indices(layout, sizes, coords, d, n)
-                    local what = ("case %d: %s of {%s} at {%s}, dimension %d"):format(case, text, table.concat(shape, ","),
-                        table.concat(coords, ","), d)
+                    local what = ("case %d: %s of {%s} at {%s}, dimension %d"):format(case, text,
+                        table.concat(shape, ","), table.concat(coords, ","), d)
                     assert.same(want, expand(l:segments(d, coords)), what)
                     assert.equal(#want, local_shape[d], what)
                 end

@@ -50,8 +50,8 @@ end)
 describe("a mesh of one rank", function()
     it("has axes, coordinates, a size and a text", function()
         local m <close> = spl.mesh("dp=1:data, tp=*:sequence")
-        assert.same({ { name = "dp", size = 1, role = "data", coord = 0 }, { name = "tp", size = 1, role = "sequence", coord = 0 } },
-            m.axes)
+        assert.same({ { name = "dp", size = 1, role = "data", coord = 0 },
+            { name = "tp", size = 1, role = "sequence", coord = 0 } }, m.axes)
         assert.equal(1, m.size)
         assert.equal("dp=1:data, tp=1:sequence", tostring(m))
         assert.equal(0, m:coord("tp"))

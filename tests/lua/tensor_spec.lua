@@ -128,7 +128,8 @@ describe("a tensor of this rank alone", function()
     end)
 
     it("is printed with its kind and a corner of its values", function()
-        assert.equal("tensor f32 [2, 3], local\n{{1, 2, 3},\n {4, 5, 6}}", tostring(spl.from_table({ { 1, 2, 3 }, { 4, 5, 6 } })))
+        assert.equal("tensor f32 [2, 3], local\n{{1, 2, 3},\n {4, 5, 6}}",
+            tostring(spl.from_table({ { 1, 2, 3 }, { 4, 5, 6 } })))
         local big = tostring(spl.tensor { shape = { 50, 60, 70 }, dtype = "i32" }:iota())
         assert.is_true(#big < 400)
         assert.matches("%[50, 60, 70%]", big)
@@ -247,17 +248,5 @@ describe("ops on tensors of one rank", function()
         local nll = spl.nll(logits, spl.from_table({ { 1, -1 } }, "i64")):flat()
         assert.is_true(math.abs(nll[1] - math.log(3)) < 1e-15)
         assert.equal(0, nll[2])
-    end)
-
-    it("rng_key makes other keys of other instances and steps", function()
-        local seen = {}
-        for instance = 0, 3 do
-            for step = 0, 3 do
-                local a, b = spl.rng_key(1, instance, step)
-                local key = a .. ":" .. b
-                assert.is_nil(seen[key])
-                seen[key] = true
-            end
-        end
     end)
 end)

@@ -1,5 +1,6 @@
--- redistribute_spec.lua: between any two layouts, on random meshes of this world: every element of every rank is compared with
--- the explicit lists of holdings.lua, in both directions; pending sums are summed by hand; bytes are counted independently.
+-- redistribute_spec.lua: between any two layouts, on random meshes of this world: every element of every rank is
+-- compared with the explicit lists of holdings.lua, in both directions; pending sums are summed by hand; bytes are
+-- counted independently.
 package.path = "tests/support/?.lua;" .. package.path
 local spl = require "spl"
 local holdings = require "holdings"
@@ -11,12 +12,6 @@ local function mesh_of(sizes)
     local parts = {}
     for a, size in ipairs(sizes) do parts[a] = ("%s=%d"):format(names[a], size) end
     return spl.mesh(table.concat(parts, ","))
-end
-
-local function count(shape)
-    local n = 1
-    for _, s in ipairs(shape) do n = n * s end
-    return n
 end
 
 -- What the member at `coords` holds of global element g: on partial axes each coordinate has its own summand.
@@ -77,15 +72,16 @@ local function check(t, to, sizes, shape, value, what)
     for key, s in pairs(sums) do
         for i, g in ipairs(s.flat) do
             if s.values[i] ~= value(g) then
-                error(("%s: at {%s} element %d (global %d) is %s, not %s"):format(what, key, i, g, s.values[i], value(g)), 0)
+                error(("%s: at {%s} element %d (global %d) is %s, not %s"):format(what, key, i, g, s.values[i],
+                    value(g)), 0)
             end
         end
     end
 end
 
 local function describe_case(case, sizes, shape, from, to)
-    return ("case %d: mesh {%s}, shape {%s}, from '%s' to '%s'"):format(case, table.concat(sizes, ","), table.concat(shape, ","),
-        holdings.text(from, names), holdings.text(to, names))
+    return ("case %d: mesh {%s}, shape {%s}, from '%s' to '%s'"):format(case, table.concat(sizes, ","),
+        table.concat(shape, ","), holdings.text(from, names), holdings.text(to, names))
 end
 
 -- Does only this axis (of more than one rank) change? Then there is one way to move the data, and bytes can be counted.
@@ -104,7 +100,8 @@ local function only_change(from, to, sizes)
     return axis
 end
 
--- True when another axis splits the dimension inside `axis`: then that one has to be undone first, and more moves than this.
+-- True when another axis splits the dimension inside `axis`: then that one has to be undone first, and more moves
+-- than this.
 local function inner_axis(layout, sizes, axis)
     local p = layout[axis]
     if p.place ~= "shard" then return false end
@@ -136,7 +133,8 @@ local function run_case(case, sizes, shape, from, to)
 
     local axis = only_change(from, to, sizes)
     if axis and not inner_axis(from, sizes, axis) and not inner_axis(to, sizes, axis) then
-        assert.equal(8 * holdings.sent(from, to, sizes, coords, shape, axis), bytes, what .. ": bytes of rank " .. spl.rank())
+        assert.equal(8 * holdings.sent(from, to, sizes, coords, shape, axis), bytes,
+            what .. ": bytes of rank " .. spl.rank())
     end
 
     local back <close> = moved:redistribute(t.layout)
@@ -236,7 +234,8 @@ describe("redistribute", function()
         local mesh <close> = spl.mesh("tp=*")
         local other <close> = spl.mesh("cp=*")
         local t <close> = spl.ones { shape = { 5, 2 }, mesh = mesh, layout = "tp=shard(1)" }
-        for _, bad in ipairs { "cp=shard(1)", spl.layout("cp=shard(1)", other, { 5, 2 }), spl.layout("", mesh, { 2, 5 }), 7 } do
+        local wrong_mesh, wrong_shape = spl.layout("cp=shard(1)", other, { 5, 2 }), spl.layout("", mesh, { 2, 5 })
+        for _, bad in ipairs { "cp=shard(1)", wrong_mesh, wrong_shape, 7 } do
             local ok, err = pcall(t.redistribute, t, bad)
             assert.is_false(ok)
             assert.equal("argument", err.code)

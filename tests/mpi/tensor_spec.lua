@@ -1,4 +1,5 @@
--- tensor_spec.lua: tensors over several ranks: values by global index, whole-tensor numbers, gather, errors that all ranks see.
+-- tensor_spec.lua: tensors over several ranks: values by global index, whole-tensor numbers, gather, errors that all
+-- ranks see.
 package.path = "tests/support/?.lua;" .. package.path
 local spl = require "spl"
 local holdings = require "holdings"
@@ -37,7 +38,8 @@ describe("a distributed tensor", function()
         local whole <close> = spl.tensor { shape = { 5, 7 }, dtype = "f64" }
         whole:randn(3, 2)
         local table_of = whole:flat()
-        for _, layout in ipairs { "tp=shard(1)", "tp=shard(2)", "tp=shard(2,zigzag)", "tp=shard(1,striped)", "replicate" } do
+        for _, layout in ipairs { "tp=shard(1)", "tp=shard(2)", "tp=shard(2,zigzag)", "tp=shard(1,striped)",
+            "replicate" } do
             local a <close> = spl.tensor { shape = { 5, 7 }, dtype = "f64", mesh = mesh, layout = layout }
             a:set(table_of)
             local all <close> = a:gather()
@@ -54,7 +56,8 @@ describe("a distributed tensor", function()
     it("holds by global index what iota says", function()
         local mesh <close> = spl.mesh("tp=*")
         local placement = { { place = "shard", dim = 1, scheme = "zigzag" } }
-        local t <close> = spl.tensor { shape = { 11, 3 }, dtype = "i64", mesh = mesh, layout = holdings.text(placement, { "tp" }) }
+        local t <close> = spl.tensor { shape = { 11, 3 }, dtype = "i64", mesh = mesh,
+            layout = holdings.text(placement, { "tp" }) }
         assert.same(holdings.flat(placement, { world }, { rank }, { 11, 3 }), t:iota():flat())
     end)
 
@@ -65,7 +68,8 @@ describe("a distributed tensor", function()
             values[i] = (i % 2 == 0 and -i or i)
             sum, squares = sum + values[i], squares + i * i
         end
-        for _, layout in ipairs { "replicate", "tp=shard(1)", "tp=shard(2)", "tp=partial", "tp=shard(1,cover:3)", "tp=shard(2,striped)" } do
+        for _, layout in ipairs { "replicate", "tp=shard(1)", "tp=shard(2)", "tp=partial", "tp=shard(1,cover:3)",
+            "tp=shard(2,striped)" } do
             local t <close> = spl.tensor { shape = { 4, 3 }, dtype = "f64", mesh = mesh, layout = layout }
             t:set(values)
             assert.equal(sum, t:sum(), layout)

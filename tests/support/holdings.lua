@@ -1,6 +1,8 @@
--- holdings.lua: who holds what, worked out the slow and obvious way: explicit lists of indices, one entry an element. It judges
--- core's layouts and redistribution, so it shares nothing with them. A placement is a table {place =, dim =, scheme =, unit =,
--- cover =, nest =}; a layout is one placement a mesh axis; coordinates and indices count from 0, dimensions from 1.
+-- holdings.lua: who holds what, worked out the slow and obvious way: explicit lists of indices, one entry an element.
+-- It judges core's layouts and redistribution, so it shares nothing with them.
+--
+-- A placement is a table {place =, dim =, scheme =, unit =, cover =, nest =}; a layout is one placement a mesh axis.
+-- Coordinates and indices count from 0, dimensions from 1.
 local holdings = {}
 
 -- Balanced split: first index and length of part `c` of `parts`.
@@ -109,7 +111,8 @@ function holdings.sent(from, to, sizes, coords, shape, axis)
         return #owned(from, sizes, coords, shape, axis) * (parts - 1)
     end
     local give = {}
-    local mine = before == "partial" and holdings.flat(from, sizes, coords, shape) or owned(from, sizes, coords, shape, axis)
+    local mine = before == "partial" and holdings.flat(from, sizes, coords, shape)
+        or owned(from, sizes, coords, shape, axis)
     for _, g in ipairs(mine) do give[g] = true end
     local count = 0
     for c = 0, parts - 1 do
@@ -151,7 +154,8 @@ end
 
 local schemes = { "contiguous", "zigzag", "striped" }
 
---- A random layout for a shape: any places, schemes, units that divide, covers, nests. `no_partial`: shard or replicate only.
+--- A random layout for a shape: any places, schemes, units that divide, covers, nests. `no_partial`: shard or
+--- replicate only.
 function holdings.random_layout(random, shape, naxes, no_partial)
     local grain, layout = {}, {}
     for d, n in ipairs(shape) do
@@ -159,14 +163,15 @@ function holdings.random_layout(random, shape, naxes, no_partial)
         for u = 1, math.max(n, 1) do
             if n % u == 0 then units[#units + 1] = u end
         end
-        grain[d] = { unit = random(0, 2) == 0 and units[random(1, #units)] or 1, cover = random(0, 3) == 0 and random(2, 4) or 1 }
+        grain[d] = { unit = random(0, 2) == 0 and units[random(1, #units)] or 1,
+            cover = random(0, 3) == 0 and random(2, 4) or 1 }
     end
     for a = 1, naxes do
         local kind = random(0, no_partial and 3 or 4)
         if kind >= 1 and kind <= 3 and #shape > 0 then
             local d = random(1, #shape)
-            layout[a] = { place = "shard", dim = d, scheme = schemes[random(1, 3)], unit = grain[d].unit, cover = grain[d].cover,
-                nest = random(0, 2) }
+            layout[a] = { place = "shard", dim = d, scheme = schemes[random(1, 3)], unit = grain[d].unit,
+                cover = grain[d].cover, nest = random(0, 2) }
         else
             layout[a] = { place = kind == 4 and "partial" or "replicate" }
         end
