@@ -53,9 +53,10 @@ typedef struct spli_attn_plan {
     uint64_t hash;          /* of mask, segments of all members and method: equal on all members */
 } spli_attn_plan;
 
-/* For member `me` of `members`: q[i] and kv[i] are the global indices that member i holds. Free with spli_attn_plan_free. */
-spl_status spli_attn_plan_make(const spli_mask *mask, const spli_segments *q, const spli_segments *kv, int members, int me,
-                               spli_attn_method method, spli_attn_plan *out);
+/* For member `me` of `members`: q[i] and kv[i] are the global indices that member i holds. Free with
+ * spli_attn_plan_free. */
+spl_status spli_attn_plan_make(const spli_mask *mask, const spli_segments *q, const spli_segments *kv, int members,
+                               int me, spli_attn_method method, spli_attn_plan *out);
 void spli_attn_plan_free(spli_attn_plan *p);
 
 /* ---- the executor (attn_exec.c) ---- */
@@ -67,8 +68,9 @@ typedef struct spli_attention_attrs {
     spli_dropout dropout;
 } spli_attention_attrs;
 
-/* q [batch, seq_q, heads, head_dim], k and v [batch, seq_k, kv_heads, head_dim]; out like q, lse [batch, heads, seq_q] (may be NULL) */
-spl_status spli_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spli_attention_attrs *attrs, spl_tensor **out,
-                          spl_tensor **lse);
+/* q [batch, seq_q, heads, head_dim], k and v [batch, seq_k, kv_heads, head_dim]; out like q, lse [batch, heads, seq_q]
+ * (may be NULL) */
+spl_status spli_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spli_attention_attrs *attrs,
+                          spl_tensor **out, spl_tensor **lse);
 
 #endif

@@ -27,18 +27,22 @@ static int64_t row(const spli_slice *s, int64_t q, int64_t *first, int64_t *last
 spl_status spli_mask_check(const spli_mask *m) {
     for (int i = 0; i < m->n; i++) {
         const spli_slice *s = &m->slices[i];
-        if (s->q_begin < 0 || s->q_end < s->q_begin || s->q_end > m->seq_q || s->k_begin < 0 || s->k_end < s->k_begin || s->k_end > m->seq_k)
-            return spli_error(SPL_EUSAGE, "mask slice %d (queries %lld-%lld, keys %lld-%lld) lies outside %lld queries and %lld keys", i + 1,
-                              (long long)s->q_begin, (long long)s->q_end, (long long)s->k_begin, (long long)s->k_end,
-                              (long long)m->seq_q, (long long)m->seq_k);
+        if (s->q_begin < 0 || s->q_end < s->q_begin || s->q_end > m->seq_q || s->k_begin < 0 || s->k_end < s->k_begin ||
+            s->k_end > m->seq_k)
+            return spli_error(
+                SPL_EUSAGE, "mask slice %d (queries %lld-%lld, keys %lld-%lld) lies outside %lld queries and %lld keys",
+                i + 1, (long long)s->q_begin, (long long)s->q_end, (long long)s->k_begin, (long long)s->k_end,
+                (long long)m->seq_q, (long long)m->seq_k);
         for (int j = 0; j < i; j++) { /* rows that both have: their key ranges must not meet */
             const spli_slice *t = &m->slices[j];
-            int64_t q0 = s->q_begin > t->q_begin ? s->q_begin : t->q_begin, q1 = s->q_end < t->q_end ? s->q_end : t->q_end;
+            int64_t q0 = s->q_begin > t->q_begin ? s->q_begin : t->q_begin,
+                    q1 = s->q_end < t->q_end ? s->q_end : t->q_end;
             for (int64_t q = q0; q < q1; q++) {
                 int64_t a0, a1, b0, b1;
                 if (row(s, q, &a0, &a1) && row(t, q, &b0, &b1) && a0 < b1 && b0 < a1)
-                    return spli_error(SPL_EUSAGE, "mask slices %d and %d both show query %lld the same keys; slices must not overlap", j + 1,
-                                      i + 1, (long long)q);
+                    return spli_error(
+                        SPL_EUSAGE, "mask slices %d and %d both show query %lld the same keys; slices must not overlap",
+                        j + 1, i + 1, (long long)q);
             }
         }
     }
@@ -48,6 +52,7 @@ spl_status spli_mask_check(const spli_mask *m) {
 int64_t spli_mask_pairs(const spli_mask *m) {
     int64_t total = 0, first, last;
     for (int i = 0; i < m->n; i++)
-        for (int64_t q = m->slices[i].q_begin; q < m->slices[i].q_end; q++) total += row(&m->slices[i], q, &first, &last);
+        for (int64_t q = m->slices[i].q_begin; q < m->slices[i].q_end; q++)
+            total += row(&m->slices[i], q, &first, &last);
     return total;
 }

@@ -41,7 +41,8 @@ static int64_t piece_pairs(const spl_attn_piece *p) {
     return total;
 }
 
-static spl_status add_pieces(const spli_mask *mask, const spli_segments *q, const spli_segments *kv, spli_attn_step *step, int64_t *pairs) {
+static spl_status add_pieces(const spli_mask *mask, const spli_segments *q, const spli_segments *kv,
+                             spli_attn_step *step, int64_t *pairs) {
     int capacity = 0;
     for (int s = 0; s < mask->n; s++) {
         const spli_slice *slice = &mask->slices[s];
@@ -50,12 +51,18 @@ static spl_status add_pieces(const spli_mask *mask, const spli_segments *q, cons
             int64_t q_first, nq = cut(q->at[i], slice->q_begin, slice->q_end, &q_first), k_offset = 0;
             for (int j = 0; j < kv->n && nq > 0; k_offset += kv->at[j++].length) {
                 int64_t k_first, nk = cut(kv->at[j], slice->k_begin, slice->k_end, &k_first);
-                spl_attn_piece p = {.q0 = q_offset + q_first, .nq = nq, .k0 = k_offset + k_first, .nk = nk,
-                                    .q_start = q->at[i].start + q_first * q->at[i].stride, .q_stride = q->at[i].stride,
-                                    .k_start = kv->at[j].start + k_first * kv->at[j].stride, .k_stride = kv->at[j].stride,
+                spl_attn_piece p = {.q0 = q_offset + q_first,
+                                    .nq = nq,
+                                    .k0 = k_offset + k_first,
+                                    .nk = nk,
+                                    .q_start = q->at[i].start + q_first * q->at[i].stride,
+                                    .q_stride = q->at[i].stride,
+                                    .k_start = kv->at[j].start + k_first * kv->at[j].stride,
+                                    .k_stride = kv->at[j].stride,
                                     .has_upper = slice->kind == SPLI_CAUSAL || slice->kind == SPLI_BOTH,
                                     .has_lower = slice->kind == SPLI_INVERSE_CAUSAL || slice->kind == SPLI_BOTH,
-                                    .upper = slice->k_end - slice->q_end, .lower = slice->k_begin - slice->q_begin};
+                                    .upper = slice->k_end - slice->q_end,
+                                    .lower = slice->k_begin - slice->q_begin};
                 int64_t visible = piece_pairs(&p);
                 if (visible == 0) continue; /* masked: never computed */
                 if (step->npieces == capacity) {
@@ -79,13 +86,14 @@ static uint64_t mix(uint64_t hash, const void *bytes, size_t n) {
     return hash;
 }
 
-static uint64_t plan_hash(const spli_mask *mask, const spli_segments *q, const spli_segments *kv, int members, spli_attn_method method) {
+static uint64_t plan_hash(const spli_mask *mask, const spli_segments *q, const spli_segments *kv, int members,
+                          spli_attn_method method) {
     uint64_t hash = 0xcbf29ce484222325u;
     hash = mix(hash, &mask->seq_q, sizeof mask->seq_q);
     hash = mix(hash, &mask->seq_k, sizeof mask->seq_k);
     for (int s = 0; s < mask->n; s++) { /* field by field: padding is not part of a mask */
-        int64_t fields[] = {mask->slices[s].q_begin, mask->slices[s].q_end, mask->slices[s].k_begin, mask->slices[s].k_end,
-                            mask->slices[s].kind};
+        int64_t fields[] = {mask->slices[s].q_begin, mask->slices[s].q_end, mask->slices[s].k_begin,
+                            mask->slices[s].k_end, mask->slices[s].kind};
         hash = mix(hash, fields, sizeof fields);
     }
     for (int m = 0; m < members; m++) {
@@ -95,8 +103,8 @@ static uint64_t plan_hash(const spli_mask *mask, const spli_segments *q, const s
     return mix(hash, &method, sizeof method);
 }
 
-spl_status spli_attn_plan_make(const spli_mask *mask, const spli_segments *q, const spli_segments *kv, int members, int me,
-                               spli_attn_method method, spli_attn_plan *out) {
+spl_status spli_attn_plan_make(const spli_mask *mask, const spli_segments *q, const spli_segments *kv, int members,
+                               int me, spli_attn_method method, spli_attn_plan *out) {
     memset(out, 0, sizeof *out);
     SPL_TRY(spli_mask_check(mask));
     out->steps = calloc(1, sizeof *out->steps);

@@ -73,8 +73,9 @@ typedef struct spl_gemm_args {
 
 typedef enum spl_norm_kind { SPL_NORM_LAYER, SPL_NORM_RMS } spl_norm_kind;
 
-/* y = (x - mean) * rstd * gamma + beta over each row of `cols`; LayerNorm with biased variance (Ba et al. 2016); RMSNorm
- * (Zhang & Sennrich 2019) has no mean: rstd = 1 / sqrt(mean(x^2) + eps). Statistics are f32 (f64 when dtype is f64). */
+/* y = (x - mean) * rstd * gamma + beta over each row of `cols`; LayerNorm with biased variance (Ba et al. 2016);
+ * RMSNorm (Zhang & Sennrich 2019) has no mean: rstd = 1 / sqrt(mean(x^2) + eps). Statistics are f32 (f64 when dtype is
+ * f64). */
 typedef struct spl_norm_args {
     spl_dtype dtype;
     spl_norm_kind kind;
@@ -97,7 +98,8 @@ typedef struct spl_act_args {
     void *y;          /* [rows, cols] */
 } spl_act_args;
 
-/* y = residual + dropout(x + bias); map describes [batch, seq, hidden] (or any shape) of x. y may alias x or residual. */
+/* y = residual + dropout(x + bias); map describes [batch, seq, hidden] (or any shape) of x. y may alias x or residual.
+ */
 typedef struct spl_residual_args {
     spl_dtype dtype;
     int64_t rows, cols;   /* rows * cols == number of local elements; cols == map->local[ndim-1] */
@@ -157,9 +159,9 @@ typedef struct spl_attn_piece {
 
 /* Flash attention forward (Dao 2023, online softmax of Milakov & Gimelshein 2018) of the pieces of one plan step.
  * q [batch, sq, heads, head_dim], k and v [batch, sk, kv_heads, head_dim] by strides; query head h reads local KV head
- * kv_of_head[h] (grouped queries). out [batch, sq, heads, head_dim] by strides, lse [batch, heads, sq] dense, natural log.
- * A row without a visible key gets out 0 and lse -inf. merge == 1: combine with what out and lse hold already
- * (m = max(lse_a, lse_b); a part with lse -inf contributes exactly nothing). f32 data accumulate in f32, restarting a second
+ * kv_of_head[h] (grouped queries). out [batch, sq, heads, head_dim] by strides, lse [batch, heads, sq] dense, natural
+ * log. A row without a visible key gets out 0 and lse -inf. merge == 1: combine with what out and lse hold already (m =
+ * max(lse_a, lse_b); a part with lse -inf contributes exactly nothing). f32 data accumulate in f32, restarting a second
  * accumulator at least every 1,024 keys; f64 in f64.
  * Dropout acts on the probabilities, after lse: element (b, h, q, k), global indices, has the flat index
  * ((b * heads_global + h) * seq_q_global + q) * seq_k_global + k. */
@@ -182,7 +184,11 @@ typedef struct spl_attn_args {
     int64_t heads_global, seq_q_global, seq_k_global;
 } spl_attn_args;
 
-typedef enum spl_random_kind { SPL_RANDOM_UNIFORM, SPL_RANDOM_NORMAL, SPL_RANDOM_IOTA /* the global flat index */ } spl_random_kind;
+typedef enum spl_random_kind {
+    SPL_RANDOM_UNIFORM,
+    SPL_RANDOM_NORMAL,
+    SPL_RANDOM_IOTA /* the global flat index */
+} spl_random_kind;
 
 /* Fill by global index, so that values do not depend on how the tensor is split. value = a + b * draw. */
 typedef struct spl_random_args {
@@ -194,7 +200,8 @@ typedef struct spl_random_args {
     void *out; /* dense, map->local */
 } spl_random_args;
 
-/* sum and sum_squares take every element (a NaN makes them NaN); abs_max is over the elements that are not NaN, 0 of none. */
+/* sum and sum_squares take every element (a NaN makes them NaN); abs_max is over the elements that are not NaN, 0 of
+ * none. */
 typedef struct spl_stats {
     double sum, sum_squares, abs_max;
     int64_t nan_count, inf_count;
@@ -231,13 +238,15 @@ typedef struct spl_backend_ops {
     spl_status (*box)(void *ctx, spl_queue *q, const spl_box_args *a);
     spl_status (*zero)(void *ctx, spl_queue *q, void *dst, size_t bytes);
     spl_status (*cast)(void *ctx, spl_queue *q, void *dst, spl_dtype to, const void *src, spl_dtype from, int64_t n);
-    /* dst[i] = srcs[0][i] + srcs[1][i] + ... in exactly this order (half precision: summed in f32, rounded once); bool: or */
+    /* dst[i] = srcs[0][i] + srcs[1][i] + ... in exactly this order (half precision: summed in f32, rounded once); bool:
+     * or */
     spl_status (*sum)(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n, spl_dtype t);
 
     /* filling and judging */
     spl_status (*fill)(void *ctx, spl_queue *q, void *dst, spl_dtype t, int64_t n, double value);
     spl_status (*random)(void *ctx, spl_queue *q, const spl_random_args *a);
-    spl_status (*stats)(void *ctx, spl_queue *q, const void *x, spl_dtype t, int64_t n, spl_stats *host_out); /* completes before return */
+    spl_status (*stats)(void *ctx, spl_queue *q, const void *x, spl_dtype t, int64_t n,
+                        spl_stats *host_out); /* completes before return */
 
     /* transformer kernels */
     spl_status (*gemm)(void *ctx, spl_queue *q, const spl_gemm_args *a);
@@ -258,10 +267,11 @@ const spl_backend_ops *spli_backend_find(const char *name);
 /* [local] The names above one by one, for messages: NULL when `i` is past the last. */
 const char *spli_backend_name(int i);
 
-/* ---- The whole-model reference (kernels/ref): plain fp64 loops on host memory, sharing nothing with core's block, ops,
- * layout or plan. All arrays are dense, global, host memory, double. ---- */
+/* ---- The whole-model reference (kernels/ref): plain fp64 loops on host memory, sharing nothing with core's block,
+ * ops, layout or plan. All arrays are dense, global, host memory, double. ---- */
 
-typedef struct spl_ref_slice { /* visible pairs: q in [q_begin,q_end), k in [k_begin,k_end), bounded as in MagiAttention: */
+typedef struct spl_ref_slice { /* visible pairs: q in [q_begin,q_end), k in [k_begin,k_end), bounded as in
+                                  MagiAttention: */
     int64_t q_begin, q_end, k_begin, k_end;
     int kind; /* 0 full; 1 causal: k - k_end <= q - q_end; 2 inverse causal: k - k_begin >= q - q_begin; 3 both */
 } spl_ref_slice;
@@ -283,7 +293,8 @@ typedef struct spl_ref_block_args {
     int64_t batch, seq, hidden, heads, kv_heads, head_dim, ffn;
     spl_norm_kind norm;
     double eps;
-    int interleaved_qkv;  /* 1: qkv weight [heads * 3 * head_dim, hidden], rows of head h: q, k, v. 0: q, k, v separate */
+    int interleaved_qkv;  /* 1: qkv weight [heads * 3 * head_dim, hidden], rows of head h: q, k, v. 0: q, k, v separate
+                           */
     spl_activation act;   /* of the MLP */
     int gated;            /* 1: act(gate) * up with two weights (SwiGLU) */
     double rope_theta;    /* 0: none */
@@ -293,7 +304,7 @@ typedef struct spl_ref_block_args {
     const double *x; /* [batch, seq, hidden] */
     const double *ln0_gamma, *ln0_beta, *ln1_gamma, *ln1_beta;         /* [hidden], beta may be NULL */
     const double *wqkv, *bqkv;                                        /* interleaved */
-    const double *wq, *bq, *wk, *bk, *wv, *bv;                        /* separate: [heads*head_dim, hidden], [kv_heads*head_dim, hidden] */
+    const double *wq, *bq, *wk, *bk, *wv, *bv; /* separate: [heads*head_dim, hidden], [kv_heads*head_dim, hidden] */
     const double *wo, *bo;                                            /* [hidden, heads*head_dim], [hidden] or NULL */
     const double *w1, *b1;                                            /* up projection [ffn, hidden], [ffn] or NULL */
     const double *wg, *bg;                                            /* gate projection [ffn, hidden], or NULL */
@@ -302,12 +313,13 @@ typedef struct spl_ref_block_args {
     int64_t nrows;
     /* outputs over the sampled rows; any may be NULL */
     double *ln0_mean, *ln0_rstd, *ln1_mean, *ln1_rstd; /* [batch, nrows] */
-    double *linear0; /* interleaved: [batch, nrows, 3*heads*head_dim] with bias; separate: q of [batch, nrows, heads*head_dim] before RoPE */
+    double *linear0; /* interleaved: [batch, nrows, 3*heads*head_dim] with bias; separate: q of [batch, nrows,
+                        heads*head_dim] before RoPE */
     double *linear0_k, *linear0_v; /* separate only: [batch, nrows, kv_heads*head_dim] */
     double *sdpa_out; /* [batch, heads, nrows, head_dim] */
     double *sdpa_lse; /* [batch, heads, nrows] */
     double *linear1;  /* [batch, nrows, hidden] output projection, without its bias */
-    double *mlp0;     /* [batch, nrows, ffn] up projection (gate projection when gated) with bias, before the activation */
+    double *mlp0; /* [batch, nrows, ffn] up projection (gate projection when gated) with bias, before the activation */
     double *mlp0_up;  /* gated only: [batch, nrows, ffn] */
     unsigned char *mask0, *mask1; /* [batch, nrows, hidden], 1 = kept */
     double *out;      /* [batch, nrows, hidden] */
@@ -322,7 +334,8 @@ typedef struct spl_reference {
 /* The symbols that kernel folders export, one each. */
 extern const spl_backend_ops splk_cpu_backend;
 extern const spl_backend_ops splk_null_backend;
-extern const spl_backend_ops splk_ref_backend; /* the same vtable in plain fp64 loops (f64 in, or widened), for op tests */
+extern const spl_backend_ops
+    splk_ref_backend; /* the same vtable in plain fp64 loops (f64 in, or widened), for op tests */
 extern const spl_reference splk_reference;
 
 #ifdef __cplusplus

@@ -1,11 +1,12 @@
 /* block.c: the transformer block, pre-norm (GPT and Llama kinds), written on ops.
  *
- *   x ---- norm - qkv - attention - out ---(+ bias, dropout)--+---- norm - up [gate] - act - down ---(+ bias, dropout)--+-- y
+ *   x ---- norm - qkv - attention - out ---(+ bias, dropout)--+---- norm - up [gate] - act - down ---(+ bias,
+ * dropout)--+-- y
  *     \________________________________________________________/ \___________________________________________________/
  *
- * The definition says the mathematics once. How ranks share it is in the layouts that the schedule gives to four kinds of
- * tensor (block_schedule.c); between ops that need different layouts stands a redistribution, and it does nothing where they are
- * the same. Nothing here asks which role an axis has. */
+ * The definition says the mathematics once. How ranks share it is in the layouts that the schedule gives to four kinds
+ * of tensor (block_schedule.c); between ops that need different layouts stands a redistribution, and it does nothing
+ * where they are the same. Nothing here asks which role an axis has. */
 #include "block.h"
 #include <math.h>
 #include <stdlib.h>
@@ -53,7 +54,8 @@ static spl_status move(const pass *p, const char *name, const spl_layout *to, sp
     return spli_ok();
 }
 
-static spl_status normalise(const pass *p, const char *const names[3], spl_tensor *x, spli_param gamma, spli_param beta, spl_tensor **y) {
+static spl_status normalise(const pass *p, const char *const names[3], spl_tensor *x, spli_param gamma, spli_param beta,
+                            spl_tensor **y) {
     const spl_block *b = p->b;
     spl_tensor *mean = NULL, *rstd = NULL, *view = NULL;
     int wants_mean = p->saved && b->config.norm == SPL_NORM_LAYER;
@@ -96,7 +98,8 @@ static spl_status project_separate(const pass *p, spl_tensor *x, spl_tensor *qkv
     spl_status status = spli_ok();
     for (int i = 0; i < 3; i++) {
         name_next(p, names[i]);
-        SPL_GO(spl_linear(x, b->param[SPLI_Q_WEIGHT + 2 * i], b->param[SPLI_Q_BIAS + 2 * i], SPL_ACT_NONE, &flat), done);
+        SPL_GO(spl_linear(x, b->param[SPLI_Q_WEIGHT + 2 * i], b->param[SPLI_Q_BIAS + 2 * i], SPL_ACT_NONE, &flat),
+               done);
         save(p, names[i], flat);
         SPL_GO(spl_tensor_split(flat, 2, b->config.head_dim, &qkv[i]), done);
         drop(&flat);
@@ -145,7 +148,8 @@ static spl_status expand(const pass *p, spl_tensor *x, spl_tensor **out) {
     const spl_block_config *c = &b->config;
     spl_tensor *up = NULL, *gate = NULL;
     spl_status status = spli_ok();
-    spl_activation fused = c->gated || p->saved ? SPL_ACT_NONE : c->act; /* saved: the value before the activation is wanted */
+    spl_activation fused =
+        c->gated || p->saved ? SPL_ACT_NONE : c->act; /* saved: the value before the activation is wanted */
     name_next(p, c->gated ? "mlp_up_out" : "mlp_linear0_out");
     SPL_GO(spl_linear(x, b->param[SPLI_UP_WEIGHT], b->param[SPLI_UP_BIAS], fused, &up), done);
     if (c->gated) {
@@ -201,7 +205,9 @@ static spl_status run_half(const pass *p, const half *h, spl_tensor *x, spl_tens
     SPL_GO(move(p, h->out_name, &p->residual, &t), done);
     if (h->save_out) save(p, h->out_name, t);
     name_next(p, h->y_name);
-    SPL_GO(spli_residual(t, b->param[h->bias], x, dropout(p, h->dropout, b->config.dropout_hidden), y, p->saved ? &mask : NULL), done);
+    SPL_GO(spli_residual(t, b->param[h->bias], x, dropout(p, h->dropout, b->config.dropout_hidden), y,
+                         p->saved ? &mask : NULL),
+           done);
     save(p, h->mask_name, mask);
 done:
     drop(&t);
@@ -214,14 +220,18 @@ spl_status spl_block_forward(spl_block *b, spl_tensor *x, uint64_t step, spl_ten
     spl_tensor *in = NULL, *middle = NULL, *out = NULL;
     spl_status status = spli_ok();
     if (saved) memset(saved, 0, sizeof *saved);
-    if (!b->mesh) return spli_error(SPL_EARG, "forward: the block has no schedule yet; call block:schedule(mesh) first");
+    if (!b->mesh)
+        return spli_error(SPL_EARG, "forward: the block has no schedule yet; call block:schedule(mesh) first");
     SPL_TRY(spli_tensor_usable(x, "x of forward"));
     if (x->mesh != b->mesh)
-        return spli_error(SPL_EARG, "forward: x was made on another mesh than the block's; make it with block:input{} or on the block's mesh");
+        return spli_error(
+            SPL_EARG,
+            "forward: x was made on another mesh than the block's; make it with block:input{} or on the block's mesh");
     SPL_TRY(spli_need_ndim("forward", x, "x", 3));
     SPL_TRY(spli_need_dtype("forward", x, "x", b->config.dtype));
     if (x->shape[2] != b->config.hidden)
-        return spli_error(SPL_EARG, "forward: x has hidden size %lld, the block has %lld", (long long)x->shape[2], (long long)b->config.hidden);
+        return spli_error(SPL_EARG, "forward: x has hidden size %lld, the block has %lld", (long long)x->shape[2],
+                          (long long)b->config.hidden);
 
     pass p = {.b = b, .saved = saved, .batch = x->shape[0], .seq = x->shape[1], .step = step};
     spli_schedule_layout(&b->mesh->spec, SPLI_RESIDUAL, 3, x->shape, 0, 0, &p.residual);

@@ -34,11 +34,13 @@ typedef enum spli_kind {
 
 /* Refuses roles that the block cannot use on this mesh (SPL_EUSAGE: the rule, and a mesh that works). */
 spl_status spli_schedule_check(const spl_mesh_spec *mesh);
-void spli_schedule_layout(const spl_mesh_spec *mesh, spli_kind kind, int ndim, const int64_t *shape, int64_t unit, int64_t cover,
-                          spl_layout *out);
+void spli_schedule_layout(const spl_mesh_spec *mesh, spli_kind kind, int ndim, const int64_t *shape, int64_t unit,
+                          int64_t cover, spl_layout *out);
 
 /* Shape, layout kind, unit and cover of a parameter; 0 when the definition has none. */
-int spli_param_shape(const spl_block_config *c, spli_param p, int *ndim, int64_t *shape, spli_kind *kind, int64_t *unit, int64_t *cover);/* Tells the random streams of one block apart from those of weights and of user tensors with the same seed. */
+int spli_param_shape(const spl_block_config *c, spli_param p, int *ndim, int64_t *shape, spli_kind *kind, int64_t *unit,
+                     int64_t *cover); /* Tells the random streams of one block apart from those of weights and of user
+                                         tensors with the same seed. */
 uint64_t spli_block_dropout_instance(const spl_block *b, int which);
 
 #endif

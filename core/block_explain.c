@@ -1,5 +1,6 @@
-/* block_explain.c: what a forward pass would do, op by op, without doing it: the same code runs on the null backend, whose
- * tensors have shapes and layouts but no memory, and a comm that moves nothing; the runtime's hook hears of every op and move. */
+/* block_explain.c: what a forward pass would do, op by op, without doing it: the same code runs on the null backend,
+ * whose tensors have shapes and layouts but no memory, and a comm that moves nothing; the runtime's hook hears of every
+ * op and move. */
 #include "block.h"
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +10,8 @@ typedef struct listener {
     void *ctx;
 } listener;
 
-static void say(const listener *l, const char *what, const char *subject, const char *axis, int64_t bytes, const spl_tensor *result) {
+static void say(const listener *l, const char *what, const char *subject, const char *axis, int64_t bytes,
+                const spl_tensor *result) {
     spl_explain_line line;
     memset(&line, 0, sizeof line);
     snprintf(line.what, sizeof line.what, "%s", what);
@@ -25,9 +27,12 @@ static void say(const listener *l, const char *what, const char *subject, const 
     l->line(l->ctx, &line);
 }
 
-static void on_op(void *ctx, const char *op, const char *subject, const spl_tensor *result) { say(ctx, op, subject, "", 0, result); }
+static void on_op(void *ctx, const char *op, const char *subject, const spl_tensor *result) {
+    say(ctx, op, subject, "", 0, result);
+}
 
-static void on_comm(void *ctx, const char *subject, const char *kind, const char *axis, int64_t bytes, const spl_tensor *result) {
+static void on_comm(void *ctx, const char *subject, const char *kind, const char *axis, int64_t bytes,
+                    const spl_tensor *result) {
     say(ctx, kind, subject, axis, bytes, result);
 }
 
@@ -40,10 +45,12 @@ spl_status spl_block_explain(const spl_block *b, int64_t batch, int64_t seq, int
     spl_block *twin = NULL;
     spl_tensor *x = NULL, *y = NULL;
     spl_layout io;
-    if (!b->mesh) return spli_error(SPL_EARG, "explain: the block has no schedule yet; call block:schedule(mesh) first");
+    if (!b->mesh)
+        return spli_error(SPL_EARG, "explain: the block has no schedule yet; call block:schedule(mesh) first");
     int size = 1;
     for (int a = 0; a < b->mesh->spec.naxes; a++) size *= b->mesh->spec.axes[a].size;
-    if (rank < 0 || rank >= size) return spli_error(SPL_EARG, "explain: rank %d was asked for; the mesh has ranks 0 to %d", rank, size - 1);
+    if (rank < 0 || rank >= size)
+        return spli_error(SPL_EARG, "explain: rank %d was asked for; the mesh has ranks 0 to %d", rank, size - 1);
     spl_runtime_config config = {.backend = &splk_null_backend, .dry_rank = rank, .dry_size = size, .threads = 1};
     SPL_TRY(spl_runtime_open(&config, &dry));
     SPL_GO(spl_mesh_create(dry, &b->mesh->spec, &mesh), done);

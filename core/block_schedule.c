@@ -1,4 +1,5 @@
-/* block_schedule.c: what the role of a mesh axis makes of each kind of tensor of a block. A new role is a new row here. */
+/* block_schedule.c: what the role of a mesh axis makes of each kind of tensor of a block. A new role is a new row here.
+ */
 #include "block.h"
 #include <stdio.h>
 #include <string.h>
@@ -29,16 +30,22 @@ spl_status spli_schedule_check(const spl_mesh_spec *mesh) {
         spl_mesh_format(&nearest, spec, sizeof spec);
         spl_mesh_format(mesh, now, sizeof now);
         if (role == SPL_ROLE_NONE)
-            return spli_error(SPL_EUSAGE, "axis '%s' of mesh \"%s\" has no role, so a block does not know what to split along it; give it one, "
-                              "for example \"%s\"", mesh->axes[a].name, now, spec);
-        return spli_error(SPL_EUSAGE, "role '%s' of axis '%s' in mesh \"%s\" is not available in this version; a block can use tensor, sequence "
-                          "and data; the nearest mesh that works is \"%s\"", spl_role_name(role), mesh->axes[a].name, now, spec);
+            return spli_error(
+                SPL_EUSAGE,
+                "axis '%s' of mesh \"%s\" has no role, so a block does not know what to split along it; give it one, "
+                "for example \"%s\"",
+                mesh->axes[a].name, now, spec);
+        return spli_error(
+            SPL_EUSAGE,
+            "role '%s' of axis '%s' in mesh \"%s\" is not available in this version; a block can use tensor, sequence "
+            "and data; the nearest mesh that works is \"%s\"",
+            spl_role_name(role), mesh->axes[a].name, now, spec);
     }
     return spli_ok();
 }
 
-void spli_schedule_layout(const spl_mesh_spec *mesh, spli_kind kind, int ndim, const int64_t *shape, int64_t unit, int64_t cover,
-                          spl_layout *out) {
+void spli_schedule_layout(const spl_mesh_spec *mesh, spli_kind kind, int ndim, const int64_t *shape, int64_t unit,
+                          int64_t cover, spl_layout *out) {
     spl_layout_replicated(out, mesh, ndim, shape);
     for (int a = 0; a < mesh->naxes; a++) {
         spl_role role = mesh->axes[a].role;

@@ -13,7 +13,9 @@ static uint64_t stream(int kind, int instance, int index) {
     return (uint64_t)kind << 40 | (uint64_t)(uint32_t)instance << 8 | (uint64_t)(uint32_t)index;
 }
 
-uint64_t spli_block_dropout_instance(const spl_block *b, int which) { return stream(STREAM_DROPOUT, b->config.instance, which); }
+uint64_t spli_block_dropout_instance(const spl_block *b, int which) {
+    return stream(STREAM_DROPOUT, b->config.instance, which);
+}
 
 spl_rng_key spl_block_dropout_key(const spl_block *b, int which, uint64_t step) {
     return spli_rng_key(b->config.seed, spli_block_dropout_instance(b, which), step);
@@ -22,9 +24,10 @@ spl_rng_key spl_block_dropout_key(const spl_block *b, int which, uint64_t step) 
 /* ---- parameters ---- */
 
 static const char *const param_names[SPLI_PARAM_COUNT] = {
-    "ln0_gamma", "ln0_beta", "mha_linear0_weight", "mha_linear0_bias", "mha_q_weight", "mha_q_bias", "mha_k_weight", "mha_k_bias",
-    "mha_v_weight", "mha_v_bias", "mha_linear1_weight", "mha_linear1_bias", "ln1_gamma", "ln1_beta", "mlp_gate_weight", "mlp_gate_bias",
-    "mlp_linear0_weight", "mlp_linear0_bias", "mlp_linear1_weight", "mlp_linear1_bias",
+    "ln0_gamma",          "ln0_beta",           "mha_linear0_weight", "mha_linear0_bias",   "mha_q_weight",
+    "mha_q_bias",         "mha_k_weight",       "mha_k_bias",         "mha_v_weight",       "mha_v_bias",
+    "mha_linear1_weight", "mha_linear1_bias",   "ln1_gamma",          "ln1_beta",           "mlp_gate_weight",
+    "mlp_gate_bias",      "mlp_linear0_weight", "mlp_linear0_bias",   "mlp_linear1_weight", "mlp_linear1_bias",
 };
 
 static int vector(int present, int64_t n, spli_kind k, int *ndim, int64_t *shape, spli_kind *kind) {
@@ -42,7 +45,8 @@ static int matrix(int present, int64_t n, int64_t k, spli_kind how, int *ndim, i
     return present;
 }
 
-int spli_param_shape(const spl_block_config *c, spli_param p, int *ndim, int64_t *shape, spli_kind *kind, int64_t *unit, int64_t *cover) {
+int spli_param_shape(const spl_block_config *c, spli_param p, int *ndim, int64_t *shape, spli_kind *kind, int64_t *unit,
+                     int64_t *cover) {
     const int separate = c->separate_qkv, layer = c->norm == SPL_NORM_LAYER;
     const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
     *unit = *cover = 1;
@@ -51,8 +55,12 @@ int spli_param_shape(const spl_block_config *c, spli_param p, int *ndim, int64_t
     case SPLI_LN1_GAMMA: return vector(1, c->hidden, SPLI_EVERYWHERE, ndim, shape, kind);
     case SPLI_LN0_BETA:
     case SPLI_LN1_BETA: return vector(layer, c->hidden, SPLI_EVERYWHERE, ndim, shape, kind);
-    case SPLI_QKV_WEIGHT: *unit = 3 * c->head_dim; return matrix(!separate, 3 * q, c->hidden, SPLI_COLUMN, ndim, shape, kind);
-    case SPLI_QKV_BIAS: *unit = 3 * c->head_dim; return vector(!separate && c->qkv_bias, 3 * q, SPLI_COLUMN, ndim, shape, kind);
+    case SPLI_QKV_WEIGHT:
+        *unit = 3 * c->head_dim;
+        return matrix(!separate, 3 * q, c->hidden, SPLI_COLUMN, ndim, shape, kind);
+    case SPLI_QKV_BIAS:
+        *unit = 3 * c->head_dim;
+        return vector(!separate && c->qkv_bias, 3 * q, SPLI_COLUMN, ndim, shape, kind);
     case SPLI_Q_WEIGHT: *unit = c->head_dim; return matrix(separate, q, c->hidden, SPLI_COLUMN, ndim, shape, kind);
     case SPLI_Q_BIAS: *unit = c->head_dim; return vector(separate && c->qkv_bias, q, SPLI_COLUMN, ndim, shape, kind);
     case SPLI_K_WEIGHT: /* KV heads go where the query heads are that read them */
@@ -87,7 +95,8 @@ static spl_status positive(const char *name, int64_t value) {
 
 static spl_status probability(const char *name, double p) {
     if (p >= 0 && p < 1) return spli_ok(); /* false for NaN too */
-    return spli_error(SPL_EUSAGE, "block: %s is %g; a probability from 0 up to, but not including, 1 is needed", name, p);
+    return spli_error(SPL_EUSAGE, "block: %s is %g; a probability from 0 up to, but not including, 1 is needed", name,
+                      p);
 }
 
 static spl_status complete(spl_block_config *c) {
@@ -98,27 +107,39 @@ static spl_status complete(spl_block_config *c) {
     SPL_TRY(positive("kv_heads", c->kv_heads));
     if (c->head_dim == 0) {
         if (c->hidden % c->heads != 0)
-            return spli_error(SPL_EUSAGE, "block: hidden (%lld) is not a multiple of heads (%lld); change one of them, or give head_dim",
-                              (long long)c->hidden, (long long)c->heads);
+            return spli_error(
+                SPL_EUSAGE,
+                "block: hidden (%lld) is not a multiple of heads (%lld); change one of them, or give head_dim",
+                (long long)c->hidden, (long long)c->heads);
         c->head_dim = c->hidden / c->heads;
     }
     SPL_TRY(positive("head_dim", c->head_dim));
     if (c->ffn == 0) SPL_TRY(spli_mul_size(4, c->hidden, &c->ffn));
     SPL_TRY(positive("ffn", c->ffn));
     if (c->heads % c->kv_heads != 0)
-        return spli_error(SPL_EUSAGE, "block: heads (%lld) is not a multiple of kv_heads (%lld); each KV head serves equally many query heads",
-                          (long long)c->heads, (long long)c->kv_heads);
+        return spli_error(
+            SPL_EUSAGE,
+            "block: heads (%lld) is not a multiple of kv_heads (%lld); each KV head serves equally many query heads",
+            (long long)c->heads, (long long)c->kv_heads);
     if (!c->separate_qkv && c->kv_heads != c->heads)
-        return spli_error(SPL_EUSAGE, "block: a head-interleaved QKV weight needs kv_heads (%lld) equal to heads (%lld); use separate projections "
-                          "(qkv = \"separate\")", (long long)c->kv_heads, (long long)c->heads);
+        return spli_error(SPL_EUSAGE,
+                          "block: a head-interleaved QKV weight needs kv_heads (%lld) equal to heads (%lld); use "
+                          "separate projections "
+                          "(qkv = \"separate\")",
+                          (long long)c->kv_heads, (long long)c->heads);
     if (c->rope_theta < 0 || c->rope_theta != c->rope_theta || isinf(c->rope_theta))
-        return spli_error(SPL_EUSAGE, "block: rope_theta is %g; 0 means no RoPE, else a positive number (10000) is needed", c->rope_theta);
+        return spli_error(SPL_EUSAGE,
+                          "block: rope_theta is %g; 0 means no RoPE, else a positive number (10000) is needed",
+                          c->rope_theta);
     if (c->rope_theta > 0 && c->head_dim % 2 != 0)
-        return spli_error(SPL_EUSAGE, "block: RoPE rotates pairs, so head_dim (%lld) must be even", (long long)c->head_dim);
+        return spli_error(SPL_EUSAGE, "block: RoPE rotates pairs, so head_dim (%lld) must be even",
+                          (long long)c->head_dim);
     if (c->eps == 0) c->eps = 1e-5;
-    if (!(c->eps > 0) || isinf(c->eps)) return spli_error(SPL_EUSAGE, "block: eps is %g; a small positive number is needed", c->eps);
+    if (!(c->eps > 0) || isinf(c->eps))
+        return spli_error(SPL_EUSAGE, "block: eps is %g; a small positive number is needed", c->eps);
     if (c->dtype != SPL_F32 && c->dtype != SPL_F64)
-        return spli_error(SPL_EUSAGE, "block: dtype %s cannot be computed in; use f32 or f64", spl_dtype_name(c->dtype));
+        return spli_error(SPL_EUSAGE, "block: dtype %s cannot be computed in; use f32 or f64",
+                          spl_dtype_name(c->dtype));
     SPL_TRY(probability("dropout_attention", c->dropout_attention));
     SPL_TRY(probability("dropout_hidden", c->dropout_hidden));
     SPL_TRY(spli_mul_size(c->heads, c->head_dim, &product));
@@ -164,7 +185,8 @@ static spl_status make_param(spl_block *b, spli_param p) {
     spli_schedule_layout(&b->mesh->spec, kind, ndim, shape, unit, cover, &layout);
     SPL_TRY(spl_tensor_create(b->rt, b->mesh, &layout, b->config.dtype, SPL_MEM_WEIGHTS, &b->param[p]));
     int gain = p == SPLI_LN0_GAMMA || p == SPLI_LN1_GAMMA;
-    return spl_tensor_random(b->param[p], SPL_RANDOM_NORMAL, b->config.seed, stream(STREAM_WEIGHTS, b->config.instance, (int)p), gain ? 1 : 0, 0.02);
+    return spl_tensor_random(b->param[p], SPL_RANDOM_NORMAL, b->config.seed,
+                             stream(STREAM_WEIGHTS, b->config.instance, (int)p), gain ? 1 : 0, 0.02);
 }
 
 spl_status spl_block_schedule(spl_block *b, spl_mesh *mesh) {
@@ -191,7 +213,8 @@ static spli_param nth(const spl_block *b, int i) {
     int64_t shape[SPL_MAX_DIMS], unit, cover;
     spli_kind kind;
     for (int p = 0; p < SPLI_PARAM_COUNT; p++)
-        if (spli_param_shape(&b->config, (spli_param)p, &ndim, shape, &kind, &unit, &cover) && i-- == 0) return (spli_param)p;
+        if (spli_param_shape(&b->config, (spli_param)p, &ndim, shape, &kind, &unit, &cover) && i-- == 0)
+            return (spli_param)p;
     return SPLI_PARAM_COUNT;
 }
 
@@ -214,7 +237,8 @@ spl_tensor *spl_block_param(const spl_block *b, int i) {
 spl_status spl_block_io_layout(const spl_block *b, int64_t batch, int64_t seq, spl_layout *out) {
     if (!b->mesh) return spli_error(SPL_EARG, "the block has no schedule yet; call block:schedule(mesh) first");
     if (batch < 0 || seq < 0)
-        return spli_error(SPL_EUSAGE, "input: batch is %lld and seq %lld; sizes are 0 or more", (long long)batch, (long long)seq);
+        return spli_error(SPL_EUSAGE, "input: batch is %lld and seq %lld; sizes are 0 or more", (long long)batch,
+                          (long long)seq);
     int64_t shape[] = {batch, seq, b->config.hidden};
     spli_schedule_layout(&b->mesh->spec, SPLI_RESIDUAL, 3, shape, 0, 0, out);
     return spli_ok();

@@ -1,5 +1,5 @@
-/* comm.h: the communication vtable. A comm is an ordered group of ranks; collectives are started and polled, never waited
- * for inside: all waiting goes through spli_wait (runtime.h). Counts are in elements, one entry a member. */
+/* comm.h: the communication vtable. A comm is an ordered group of ranks; collectives are started and polled, never
+ * waited for inside: all waiting goes through spli_wait (runtime.h). Counts are in elements, one entry a member. */
 #ifndef SPL_COMM_H
 #define SPL_COMM_H
 #include "backend.h"
@@ -23,15 +23,16 @@ typedef enum spl_coll_kind {
 const char *spl_coll_name(spl_coll_kind kind); /* "all-gather", ... */
 
 /* One collective call. Pointers are backend memory of the comm's backend and must stay valid until the request is done;
- * the counts are copied by start. send == recv is allowed for all-reduce, and for all-gather and broadcast where the own
- * part already lies in its place in recv. Zero counts are legal everywhere. A ring step (send to next, receive from
+ * the counts are copied by start. send == recv is allowed for all-reduce, and for all-gather and broadcast where the
+ * own part already lies in its place in recv. Zero counts are legal everywhere. A ring step (send to next, receive from
  * previous) is an all-to-all with two non-zero counts. */
 typedef struct spl_coll {
     spl_coll_kind kind;
     spl_dtype dtype;
     const void *send;
     void *recv;
-    const int64_t *send_counts; /* all-to-all, reduce-scatter: per member. all-gather, all-reduce, broadcast: [0] = own (same total) */
+    const int64_t *send_counts; /* all-to-all, reduce-scatter: per member. all-gather, all-reduce, broadcast: [0] = own
+                                   (same total) */
     const int64_t *recv_counts; /* all-to-all, all-gather: per member. else NULL */
     int root;                   /* broadcast */
 } spl_coll;
@@ -48,22 +49,23 @@ typedef struct spl_request {
 
 typedef struct spl_comm_ops {
     const char *name; /* "self", "mpi", "sim", "dry", "nccl" */
-    /* Start one collective after `nwait` events have passed. *req is released by request_free once done (or abandoned). */
+    /* Start one collective after `nwait` events have passed. *req is released by request_free once done (or abandoned).
+     */
     spl_status (*start)(spl_comm *c, const spl_coll *coll, spl_event *const *wait, int nwait, spl_request **req);
     spl_status (*test)(spl_request *r, int *done); /* makes progress, never blocks */
     void (*request_free)(spl_request *r);          /* also abandons one that is not done */
-    /* [collective over the parent's members that are in the group] a comm of `n` of the parent's members, given in order
-     * by their parent rank. No communication is needed where messages carry the group's id. */
+    /* [collective over the parent's members that are in the group] a comm of `n` of the parent's members, given in
+     * order by their parent rank. No communication is needed where messages carry the group's id. */
     spl_status (*group)(spl_comm *parent, const int *members, int n, uint32_t id, spl_comm **child);
     void (*close)(spl_comm *c);
-    /* Control messages of at most SPL_CONTROL_BYTES, in order per pair of ranks, apart from data. `peer` is a world rank.
-     * control_test: done is set once something from `peer` was received into `into` (exactly `bytes`). */
+    /* Control messages of at most SPL_CONTROL_BYTES, in order per pair of ranks, apart from data. `peer` is a world
+     * rank. control_test: done is set once something from `peer` was received into `into` (exactly `bytes`). */
     spl_status (*control_send)(spl_comm *world, int peer, const void *bytes, size_t n);
     spl_status (*control_test)(spl_comm *world, int peer, void *into, size_t n, int *done);
     /* Ends the whole job with this exit code; does not return. */
     void (*abort)(spl_comm *world, int exit_code);
-    /* Moves on every request of the job that is under way here; never blocks. May be NULL. Called wherever a rank waits, since a
-     * partner's wait may hang on a request that this rank has started but does not wait for yet. */
+    /* Moves on every request of the job that is under way here; never blocks. May be NULL. Called wherever a rank
+     * waits, since a partner's wait may hang on a request that this rank has started but does not wait for yet. */
     void (*progress)(spl_comm *world);
 } spl_comm_ops;
 
@@ -95,13 +97,15 @@ struct spl_comm {
  * broadcast: what this member passes on along a binomial tree, (P-1) x its size over all members. */
 int64_t spl_coll_bytes(const spl_comm *c, const spl_coll *coll);
 
-/* [local] Counts, dtype, root and pointers that this member alone can judge. SPL_EARG or, for sizes past int64, SPL_ENOMEM. */
+/* [local] Counts, dtype, root and pointers that this member alone can judge. SPL_EARG or, for sizes past int64,
+ * SPL_ENOMEM. */
 spl_status spli_coll_check(const spl_comm *c, const spl_coll *coll);
 /* [local] "on axis tp" or "over all ranks". */
 const char *spli_comm_place(const spl_comm *c, char *out, size_t n);
 /* [local] Member m's share of n elements: n / P each, the first n % P members one more. */
 void spli_coll_split(int64_t n, int size, int m, int64_t *offset, int64_t *count);
-/* [local] In a binomial tree rooted at `root`: the member it comes from (-1 at the root); returns how many it goes to. */
+/* [local] In a binomial tree rooted at `root`: the member it comes from (-1 at the root); returns how many it goes to.
+ */
 int spli_coll_tree(int size, int rank, int root, int *parent, int *children /* [32] */);
 
 /* Openers. `world` size and rank come from the launcher. */

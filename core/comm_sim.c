@@ -1,5 +1,6 @@
-/* comm_sim.c: messages between ranks of one process, for the collectives of comm_pairwise: the same steps and the same sums as over
- * MPI, hence the same bits. A message is the sender's own memory until the receiver has copied it: nothing is buffered. */
+/* comm_sim.c: messages between ranks of one process, for the collectives of comm_pairwise: the same steps and the same
+ * sums as over MPI, hence the same bits. A message is the sender's own memory until the receiver has copied it: nothing
+ * is buffered. */
 #include "comm_pairwise.h"
 #include "sim.h"
 #include <stdlib.h>
@@ -45,7 +46,9 @@ typedef struct waiting { /* a receive */
 
 enum { SENDING = 1, RECEIVING = 2 }; /* what a handle points to, in its lowest bits */
 
-static lane *lane_of(const sim_world *w, int from, int to) { return &w->post->lanes[(size_t)from * (size_t)w->post->size + (size_t)to]; }
+static lane *lane_of(const sim_world *w, int from, int to) {
+    return &w->post->lanes[(size_t)from * (size_t)w->post->size + (size_t)to];
+}
 
 static int same_key(const spli_p2p_key *a, const spli_p2p_key *b) {
     return a->comm_id == b->comm_id && a->sequence == b->sequence && a->stage == b->stage;
@@ -53,7 +56,8 @@ static int same_key(const spli_p2p_key *a, const spli_p2p_key *b) {
 
 /* ---------------------------------------------------------------- data */
 
-static spl_status sim_isend(void *ctx, int peer, const spli_p2p_key *key, const void *p, size_t bytes, spli_p2p_handle *h) {
+static spl_status sim_isend(void *ctx, int peer, const spli_p2p_key *key, const void *p, size_t bytes,
+                            spli_p2p_handle *h) {
     sim_world *w = ctx;
     message *m = calloc(1, sizeof *m), **last = &lane_of(w, w->comm.base.rank, peer)->messages;
     if (!m) return spli_error(SPL_ENOMEM, "out of memory while sending to rank %d", peer);
@@ -80,8 +84,11 @@ static spl_status take(sim_world *w, waiting *r, int *done) {
         message *m = *at;
         if (!same_key(&m->key, &r->key)) continue;
         if (m->n != r->n)
-            return spli_error(SPL_EDISAGREE, "rank %d sent %zu bytes where rank %d expects %zu; every rank must make the same collective "
-                              "calls", r->peer, m->n, w->comm.base.rank, r->n);
+            return spli_error(
+                SPL_EDISAGREE,
+                "rank %d sent %zu bytes where rank %d expects %zu; every rank must make the same collective "
+                "calls",
+                r->peer, m->n, w->comm.base.rank, r->n);
         if (w->comm.base.backend->has_memory) memcpy(r->into, m->bytes, m->n);
         *at = m->next;
         m->taken = 1;
@@ -146,7 +153,8 @@ static spl_status sim_control_test(spl_comm *world, int peer, void *into, size_t
     if (!o) return spli_ok();
     *first = o->next;
     spl_status status = spli_ok();
-    if (o->n != n) status = spli_error(SPL_EINTERNAL, "a control message of rank %d has %zu bytes, not %zu", peer, o->n, n);
+    if (o->n != n)
+        status = spli_error(SPL_EINTERNAL, "a control message of rank %d has %zu bytes, not %zu", peer, o->n, n);
     else memcpy(into, o->bytes, n);
     free(o);
     return status;

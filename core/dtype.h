@@ -8,7 +8,17 @@
 extern "C" {
 #endif
 
-typedef enum spl_dtype { SPL_F64, SPL_F32, SPL_BF16, SPL_F16, SPL_I64, SPL_I32, SPL_U8, SPL_BOOL, SPL_DTYPE_COUNT } spl_dtype;
+typedef enum spl_dtype {
+    SPL_F64,
+    SPL_F32,
+    SPL_BF16,
+    SPL_F16,
+    SPL_I64,
+    SPL_I32,
+    SPL_U8,
+    SPL_BOOL,
+    SPL_DTYPE_COUNT
+} spl_dtype;
 
 /* [local] Bytes of one element. */
 size_t spl_dtype_size(spl_dtype t);

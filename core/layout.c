@@ -1,9 +1,10 @@
 /* layout.c: who holds what: segments of each dimension at each place of a mesh.
  *
- * A dimension of n elements is n / unit units, each standing for `cover` fine units (1 unless query heads share KV heads).
- * The list of all fine units is split by the axes that shard the dimension, outermost first; each split works on positions
- * in the list that the outer axes left, so any nesting and any scheme compose. At the end fine units become units (each once,
- * in order of first need: this is where shards of different ranks may overlap) and units become elements. */
+ * A dimension of n elements is n / unit units, each standing for `cover` fine units (1 unless query heads share KV
+ * heads). The list of all fine units is split by the axes that shard the dimension, outermost first; each split works
+ * on positions in the list that the outer axes left, so any nesting and any scheme compose. At the end fine units
+ * become units (each once, in order of first need: this is where shards of different ranks may overlap) and units
+ * become elements. */
 #include "layout.h"
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +143,8 @@ spl_status spli_layout_segments(const spl_layout *l, const int *coords, int dim,
         int a = axes[k];
         if (a == skip) continue;
         spl_segment positions[2];
-        int n = scheme_positions(l->axes[a].scheme, spli_segments_total(list.at, list.n), l->axis_size[a], coords[a], positions);
+        int n = scheme_positions(l->axes[a].scheme, spli_segments_total(list.at, list.n), l->axis_size[a], coords[a],
+                                 positions);
         next.n = 0;
         for (int i = 0; i < n; i++) select_positions(&list, positions[i], &next);
         spli_segments swap = list;
@@ -166,7 +168,8 @@ spl_status spli_layout_segments(const spl_layout *l, const int *coords, int dim,
         else if (s.stride == 1)
             append(out, (spl_segment){s.start * unit, s.length * unit, 1}, 0);
         else
-            for (int64_t j = 0; j < s.length; j++) append(out, (spl_segment){(s.start + j * s.stride) * unit, unit, 1}, 0);
+            for (int64_t j = 0; j < s.length; j++)
+                append(out, (spl_segment){(s.start + j * s.stride) * unit, unit, 1}, 0);
     }
     out->failed |= list.failed;
     spli_segments_free(&list);
@@ -225,19 +228,21 @@ int spli_segments_meet(const spl_segment *a, int na, const spl_segment *b, int n
                 }
                 *out = grown;
             }
-            (*out)[n++] = (spli_run){a_offset + (x - a[i].start) / a[i].stride, b_offset + (x - b[j].start) / b[j].stride,
-                                     (last - x) / step + 1, step / a[i].stride, step / b[j].stride};
+            (*out)[n++] =
+                (spli_run){a_offset + (x - a[i].start) / a[i].stride, b_offset + (x - b[j].start) / b[j].stride,
+                           (last - x) / step + 1, step / a[i].stride, step / b[j].stride};
         }
     }
     return n;
 }
 
-/* The segments of member c less those of lower members (the lowest holder owns). Only a cover makes holdings overlap, and then
- * segments have stride 1. */
+/* The segments of member c less those of lower members (the lowest holder owns). Only a cover makes holdings overlap,
+ * and then segments have stride 1. */
 static spl_status owned_segments(const spl_layout *l, int *at, int axis, int c, int dim, spli_segments *out) {
     at[axis] = c;
     SPL_TRY(spli_layout_segments(l, at, dim, -1, out));
-    if (l->axes[axis].place != SPL_SHARD || l->axes[axis].dim != dim || spli_cover(&l->axes[axis]) == 1) return spli_ok();
+    if (l->axes[axis].place != SPL_SHARD || l->axes[axis].dim != dim || spli_cover(&l->axes[axis]) == 1)
+        return spli_ok();
     for (int lower = 0; lower < c; lower++) {
         spli_segments theirs, rest = {0};
         at[axis] = lower;
@@ -278,8 +283,8 @@ static int64_t index_at(const spli_segments *s, int64_t position) {
     return s->at[k].start + position * s->at[k].stride;
 }
 
-spl_status spli_layout_transfer(const spl_layout *from, const spl_layout *to, const int *coords, int axis, int i, int j, int dim,
-                                spli_run **runs, int *nruns) {
+spl_status spli_layout_transfer(const spl_layout *from, const spl_layout *to, const int *coords, int axis, int i, int j,
+                                int dim, spli_run **runs, int *nruns) {
     int at[SPL_MAX_AXES];
     spli_segments held = {0}, owned = {0}, wanted = {0};
     spl_status status = spli_ok();
@@ -322,22 +327,26 @@ void spl_layout_replicated(spl_layout *l, const spl_mesh_spec *mesh, int ndim, c
 
 spl_status spl_layout_check(const spl_layout *l) {
     if (l->ndim < 0 || l->ndim > SPL_MAX_DIMS)
-        return spli_error(SPL_EARG, "a tensor of %d dimensions was asked for; 0 to %d are possible", l->ndim, SPL_MAX_DIMS);
+        return spli_error(SPL_EARG, "a tensor of %d dimensions was asked for; 0 to %d are possible", l->ndim,
+                          SPL_MAX_DIMS);
     for (int d = 0; d < l->ndim; d++)
         if (l->shape[d] < 0)
-            return spli_error(SPL_EARG, "dimension %d has size %lld; sizes are 0 or more", d + 1, (long long)l->shape[d]);
+            return spli_error(SPL_EARG, "dimension %d has size %lld; sizes are 0 or more", d + 1,
+                              (long long)l->shape[d]);
     for (int a = 0; a < l->naxes; a++) {
         const spl_placement *p = &l->axes[a];
         if (p->place != SPL_SHARD) continue;
         if (p->dim < 0 || p->dim >= l->ndim)
-            return spli_error(SPL_EARG, "axis '%s' shards dimension %d, but the tensor has dimensions 1 to %d", l->axis_name[a],
-                              p->dim + 1, l->ndim);
+            return spli_error(SPL_EARG, "axis '%s' shards dimension %d, but the tensor has dimensions 1 to %d",
+                              l->axis_name[a], p->dim + 1, l->ndim);
         if (p->unit < 0 || p->cover < 0 || l->shape[p->dim] % spli_unit(p) != 0)
-            return spli_error(SPL_EARG, "axis '%s' shards dimension %d of size %lld in units of %lld, which do not divide it",
+            return spli_error(SPL_EARG,
+                              "axis '%s' shards dimension %d of size %lld in units of %lld, which do not divide it",
                               l->axis_name[a], p->dim + 1, (long long)l->shape[p->dim], (long long)spli_unit(p));
         for (int b = 0; b < a; b++) {
             const spl_placement *o = &l->axes[b];
-            if (o->place == SPL_SHARD && o->dim == p->dim && (spli_unit(o) != spli_unit(p) || spli_cover(o) != spli_cover(p)))
+            if (o->place == SPL_SHARD && o->dim == p->dim &&
+                (spli_unit(o) != spli_unit(p) || spli_cover(o) != spli_cover(p)))
                 return spli_error(SPL_EARG, "axes '%s' and '%s' split dimension %d in different units (%lld and %lld); "
                                   "axes that share a dimension split the same units", l->axis_name[b], l->axis_name[a],
                                   p->dim + 1, (long long)spli_unit(o), (long long)spli_unit(p));
@@ -368,7 +377,8 @@ int spl_layout_equal(const spl_layout *a, const spl_layout *b) {
     for (int d = 0; d < a->ndim; d++)
         if (a->shape[d] != b->shape[d]) return 0;
     for (int x = 0; x < a->naxes; x++)
-        if (a->axis_size[x] != b->axis_size[x] || strcmp(a->axis_name[x], b->axis_name[x]) || !same_placement(a, b, x)) return 0;
+        if (a->axis_size[x] != b->axis_size[x] || strcmp(a->axis_name[x], b->axis_name[x]) || !same_placement(a, b, x))
+            return 0;
     for (int d = 0; d < a->ndim; d++) {
         int p[SPL_MAX_AXES], q[SPL_MAX_AXES], n = real_nesting(a, d, p);
         if (n != real_nesting(b, d, q) || memcmp(p, q, sizeof(int) * (size_t)n)) return 0;
@@ -378,8 +388,8 @@ int spl_layout_equal(const spl_layout *a, const spl_layout *b) {
 
 /* ---- paths between layouts ---- */
 
-/* The axes that split `dim` now, and whether they are, in order, the first of those that shall. Where they are, they take
- * over the wanted nest numbers, so that axes still to come sort behind them. */
+/* The axes that split `dim` now, and whether they are, in order, the first of those that shall. Where they are, they
+ * take over the wanted nest numbers, so that axes still to come sort behind them. */
 static int is_wanted_prefix(spl_layout *now, const spl_layout *to, int dim, int *count, int *next) {
     int p[SPL_MAX_AXES], q[SPL_MAX_AXES], np = real_nesting(now, dim, p), nq = real_nesting(to, dim, q);
     *count = np;
@@ -413,7 +423,7 @@ static int can_change(spl_layout *now, const spl_layout *to, int axis) {
 
 /* Cheaper changes first: those that leave less data on each rank for what follows. */
 static int cost(const spl_placement *from, const spl_placement *to) {
-    if (from->place == SPL_REPLICATE) return 0;                            /* slice, or a sum that waits: nothing moves */
+    if (from->place == SPL_REPLICATE) return 0; /* slice, or a sum that waits: nothing moves */
     if (from->place == SPL_PARTIAL) return to->place == SPL_SHARD ? 1 : 3; /* reduce-scatter, all-reduce */
     return to->place == SPL_SHARD ? 2 : 4;                                 /* all-to-all, all-gather */
 }
@@ -428,7 +438,8 @@ static void take_step(spl_layout *now, int axis, spl_placement to, spli_layout_s
 int spli_layout_path(const spl_layout *from, const spl_layout *to, spli_layout_step *steps) {
     spl_layout now = *from;
     int n = 0;
-    for (int a = 0; a < now.naxes; a++) /* an axis of one rank does nothing; on the way it must not bring in other units either */
+    for (int a = 0; a < now.naxes;
+         a++) /* an axis of one rank does nothing; on the way it must not bring in other units either */
         if (now.axis_size[a] == 1) now.axes[a] = (spl_placement){0};
     while (n < SPLI_MAX_STEPS) {
         int undo = -1, best = -1, count, next;

@@ -1,4 +1,5 @@
-/* layout_text.c: the notation of layouts: "cp=shard(2,zigzag), tp=shard(2,unit:64)", dims 1-based, unnamed axes replicate. */
+/* layout_text.c: the notation of layouts: "cp=shard(2,zigzag), tp=shard(2,unit:64)", dims 1-based, unnamed axes
+ * replicate. */
 #include "layout.h"
 #include <ctype.h>
 #include <stdio.h>
@@ -34,9 +35,10 @@ static int to_int(const char *word, int64_t *out) {
 }
 
 static spl_status bad(const char *text, const char *at) {
-    return spli_error(SPL_EARG, "layout '%.120s' is not understood at '%.40s'; write axis=replicate, axis=partial or "
-                      "axis=shard(DIM[,contiguous|zigzag|striped][,unit:N][,cover:N][,nest:N]), separated by commas", text,
-                      *at ? at : "its end");
+    return spli_error(SPL_EARG,
+                      "layout '%.120s' is not understood at '%.40s'; write axis=replicate, axis=partial or "
+                      "axis=shard(DIM[,contiguous|zigzag|striped][,unit:N][,cover:N][,nest:N]), separated by commas",
+                      text, *at ? at : "its end");
 }
 
 /* What stands inside shard( ... ). */
@@ -44,7 +46,8 @@ static spl_status parse_shard(const char *text, const char **s, spl_placement *p
     char word[SPL_NAME_BYTES];
     int64_t value;
     const char *at = *s;
-    if (!take_char(s, '(') || !take_word(s, word, sizeof word) || !to_int(word, &value) || value > SPL_MAX_DIMS) return bad(text, at);
+    if (!take_char(s, '(') || !take_word(s, word, sizeof word) || !to_int(word, &value) || value > SPL_MAX_DIMS)
+        return bad(text, at);
     p->dim = (int)value - 1;
     while (take_char(s, ',')) {
         at = *s;
@@ -65,7 +68,8 @@ static spl_status parse_shard(const char *text, const char **s, spl_placement *p
     return take_char(s, ')') ? spli_ok() : bad(text, at);
 }
 
-spl_status spl_layout_parse(const char *text, const spl_mesh_spec *mesh, int ndim, const int64_t *shape, spl_layout *out) {
+spl_status spl_layout_parse(const char *text, const spl_mesh_spec *mesh, int ndim, const int64_t *shape,
+                            spl_layout *out) {
     spl_layout_replicated(out, mesh, ndim, shape);
     const char *s = text;
     char word[SPL_NAME_BYTES];
@@ -85,7 +89,8 @@ spl_status spl_layout_parse(const char *text, const spl_mesh_spec *mesh, int ndi
         if (axis < 0) {
             char spec[200];
             spl_mesh_format(mesh, spec, sizeof spec);
-            return spli_error(SPL_EARG, "layout '%.120s' names axis '%s', which the mesh (%s) does not have", text, word, spec);
+            return spli_error(SPL_EARG, "layout '%.120s' names axis '%s', which the mesh (%s) does not have", text,
+                              word, spec);
         }
         if (seen & 1u << axis) return spli_error(SPL_EARG, "layout '%.120s' names axis '%s' twice", text, word);
         seen |= 1u << axis;

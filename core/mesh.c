@@ -19,8 +19,10 @@ static void skip_space(const char **s) {
 }
 
 static spl_status not_understood(const char *text, const char *at) {
-    return spli_error(SPL_EUSAGE, "mesh '%.120s' is not understood at '%.40s'; write axes as name=SIZE:role separated by commas, "
-                      "for example \"dp=2:data, tp=*:sequence\"", text, *at ? at : "its end");
+    return spli_error(SPL_EUSAGE,
+                      "mesh '%.120s' is not understood at '%.40s'; write axes as name=SIZE:role separated by commas, "
+                      "for example \"dp=2:data, tp=*:sequence\"",
+                      text, *at ? at : "its end");
 }
 
 /* Edit distance of short words, to suggest the nearest role. */
@@ -50,8 +52,11 @@ static spl_status parse_role(const char *text, const char *word, spl_role *out) 
         }
         if (distance(word, role_names[r]) < distance(word, role_names[nearest])) nearest = r;
     }
-    return spli_error(SPL_EUSAGE, "mesh '%.120s' has the unknown role '%.31s'; did you mean '%s'? Roles are tensor, sequence, data, "
-                      "ulysses, ring, gather, hierarchical, fsdp and pipeline", text, word, role_names[nearest]);
+    return spli_error(
+        SPL_EUSAGE,
+        "mesh '%.120s' has the unknown role '%.31s'; did you mean '%s'? Roles are tensor, sequence, data, "
+        "ulysses, ring, gather, hierarchical, fsdp and pipeline",
+        text, word, role_names[nearest]);
 }
 
 static spl_status parse_axis(const char *text, const char **s, spl_axis *axis) {
@@ -60,7 +65,8 @@ static spl_status parse_axis(const char *text, const char **s, spl_axis *axis) {
     memset(axis, 0, sizeof *axis);
     while (isalnum((unsigned char)**s) || **s == '_') {
         if (n + 1 == sizeof axis->name)
-            return spli_error(SPL_EUSAGE, "mesh '%.120s' has an axis name of more than %d letters", text, SPL_NAME_BYTES - 1);
+            return spli_error(SPL_EUSAGE, "mesh '%.120s' has an axis name of more than %d letters", text,
+                              SPL_NAME_BYTES - 1);
         axis->name[n++] = *(*s)++;
     }
     skip_space(s);
@@ -76,8 +82,10 @@ static spl_status parse_axis(const char *text, const char **s, spl_axis *axis) {
         long size = strtol(*s, &end, 10);
         if (end == *s) return not_understood(text, at);
         if (size < 1 || size > 1 << 24)
-            return spli_error(SPL_EUSAGE, "mesh '%.120s' gives axis '%s' the size %.*s; sizes are 1 or more, or * for what is left "
-                              "of the world", text, axis->name, (int)(end - *s < 20 ? end - *s : 20), *s);
+            return spli_error(SPL_EUSAGE,
+                              "mesh '%.120s' gives axis '%s' the size %.*s; sizes are 1 or more, or * for what is left "
+                              "of the world",
+                              text, axis->name, (int)(end - *s < 20 ? end - *s : 20), *s);
         axis->size = (int)size;
         *s = end;
     }
@@ -114,10 +122,12 @@ spl_status spl_mesh_parse(const char *text, int world, spl_mesh_spec *out) {
         SPL_TRY(parse_axis(text, &s, axis));
         for (int a = 0; a < out->naxes; a++)
             if (!strcmp(out->axes[a].name, axis->name))
-                return spli_error(SPL_EUSAGE, "mesh '%.120s' names axis '%s' twice; give each axis its own name", text, axis->name);
+                return spli_error(SPL_EUSAGE, "mesh '%.120s' names axis '%s' twice; give each axis its own name", text,
+                                  axis->name);
         if (axis->size == 0) {
             if (star >= 0)
-                return spli_error(SPL_EUSAGE, "mesh '%.120s' has two axes of size *; only one can take what is left of the world",
+                return spli_error(SPL_EUSAGE,
+                                  "mesh '%.120s' has two axes of size *; only one can take what is left of the world",
                                   text);
             star = out->naxes;
         } else {
@@ -132,12 +142,17 @@ spl_status spl_mesh_parse(const char *text, int world, spl_mesh_spec *out) {
     }
     if (star >= 0) {
         if (world % product != 0)
-            return spli_error(SPL_EUSAGE, "mesh '%.120s' cannot fill %d ranks: its other axes multiply to %lld, which does not divide "
-                              "%d; change a size or the number of ranks", text, world, (long long)product, world);
+            return spli_error(
+                SPL_EUSAGE,
+                "mesh '%.120s' cannot fill %d ranks: its other axes multiply to %lld, which does not divide "
+                "%d; change a size or the number of ranks",
+                text, world, (long long)product, world);
         out->axes[star].size = (int)(world / product);
     } else if (product != world) {
-        return spli_error(SPL_EUSAGE, "mesh '%.120s' has %lld ranks, but there are %d; start %lld ranks, or let one axis be * "
-                          "(\"%s=*\")", text, (long long)product, world, (long long)product, out->axes[out->naxes - 1].name);
+        return spli_error(SPL_EUSAGE,
+                          "mesh '%.120s' has %lld ranks, but there are %d; start %lld ranks, or let one axis be * "
+                          "(\"%s=*\")",
+                          text, (long long)product, world, (long long)product, out->axes[out->naxes - 1].name);
     }
     return spli_ok();
 }
@@ -147,8 +162,8 @@ int spl_mesh_format(const spl_mesh_spec *spec, char *out, size_t n) {
     if (n) *out = 0;
     for (int a = 0; spec && a < spec->naxes; a++) {
         const spl_axis *x = &spec->axes[a];
-        int w = snprintf(used < n ? out + used : NULL, used < n ? n - used : 0, "%s%s=%d%s%s", a ? ", " : "", x->name, x->size,
-                         x->role ? ":" : "", spl_role_name(x->role));
+        int w = snprintf(used < n ? out + used : NULL, used < n ? n - used : 0, "%s%s=%d%s%s", a ? ", " : "", x->name,
+                         x->size, x->role ? ":" : "", spl_role_name(x->role));
         used += w > 0 ? (size_t)w : 0;
     }
     return (int)used;
@@ -182,7 +197,8 @@ spl_status spl_mesh_create(spl_runtime *rt, const spl_mesh_spec *spec, spl_mesh 
     int64_t ranks = 1;
     for (int a = 0; a < spec->naxes; a++) ranks *= spec->axes[a].size;
     if (spec->naxes < 1 || spec->naxes > SPL_MAX_AXES || ranks != rt->size)
-        return spli_error(SPL_EUSAGE, "a mesh of %lld ranks was asked for, but there are %d", (long long)ranks, rt->size);
+        return spli_error(SPL_EUSAGE, "a mesh of %lld ranks was asked for, but there are %d", (long long)ranks,
+                          rt->size);
     spl_mesh *m = calloc(1, sizeof *m);
     int *members = malloc(sizeof(int) * (size_t)rt->size);
     spl_status status = spli_ok();
@@ -204,7 +220,8 @@ spl_status spl_mesh_create(spl_runtime *rt, const spl_mesh_spec *spec, spl_mesh 
             members[c] = spli_mesh_member(spec, at);
         }
         /* Groups of one axis differ in their members, so they may share an id: it is the same on every rank. */
-        SPL_GO(spli_comm_group(rt, members, spec->axes[a].size, spec->axes[a].name, rt->next_comm_id++, &m->comm[a]), done);
+        SPL_GO(spli_comm_group(rt, members, spec->axes[a].size, spec->axes[a].name, rt->next_comm_id++, &m->comm[a]),
+               done);
     }
     *out = m;
 done:

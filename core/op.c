@@ -16,8 +16,11 @@ spl_status spli_op_run(const spli_op *op, const void *attrs, spl_tensor *const *
     for (int i = 0; i < op->nout; i++) {
         if (!(wanted & 1u << i)) continue;
         spl_mesh *mesh = in[0]->mesh;
-        if (mesh) SPL_GO(spl_tensor_create(c.rt, mesh, &spec[i].layout, spec[i].dtype, SPL_MEM_ACTIVATIONS, &c.out[i]), fail);
-        else SPL_GO(spl_tensor_create_local(c.rt, spec[i].layout.ndim, spec[i].layout.shape, spec[i].dtype, &c.out[i]), fail);
+        if (mesh)
+            SPL_GO(spl_tensor_create(c.rt, mesh, &spec[i].layout, spec[i].dtype, SPL_MEM_ACTIVATIONS, &c.out[i]), fail);
+        else
+            SPL_GO(spl_tensor_create_local(c.rt, spec[i].layout.ndim, spec[i].layout.shape, spec[i].dtype, &c.out[i]),
+                   fail);
     }
     SPL_GO(op->forward(&c), fail);
     if (c.rt->hook.op) c.rt->hook.op(c.rt->hook.ctx, op->name, c.rt->subject, c.out[0]);
@@ -44,19 +47,20 @@ int spli_same_on_axis(const spl_layout *a, const spl_layout *b, int axis) {
     const spl_placement *p = &a->axes[axis], *q = &b->axes[axis];
     if (a->axis_size[axis] == 1) return 1;
     if (p->place != q->place) return 0;
-    return p->place != SPL_SHARD ||
-           (p->dim == q->dim && p->scheme == q->scheme && spli_unit(p) == spli_unit(q) && spli_cover(p) == spli_cover(q));
+    return p->place != SPL_SHARD || (p->dim == q->dim && p->scheme == q->scheme && spli_unit(p) == spli_unit(q) &&
+                                     spli_cover(p) == spli_cover(q));
 }
 
 spl_status spli_need_float(const char *op, const spl_tensor *t, const char *name) {
     if (spl_dtype_is_float(t->dtype)) return spli_ok();
-    return spli_error(SPL_EARG, "%s: %s has dtype %s; a float is needed, cast it to f32 or f64", op, name, spl_dtype_name(t->dtype));
+    return spli_error(SPL_EARG, "%s: %s has dtype %s; a float is needed, cast it to f32 or f64", op, name,
+                      spl_dtype_name(t->dtype));
 }
 
 spl_status spli_need_dtype(const char *op, const spl_tensor *t, const char *name, spl_dtype dtype) {
     if (t->dtype == dtype) return spli_ok();
-    return spli_error(SPL_EARG, "%s: %s has dtype %s, but %s is needed here; cast it", op, name, spl_dtype_name(t->dtype),
-                      spl_dtype_name(dtype));
+    return spli_error(SPL_EARG, "%s: %s has dtype %s, but %s is needed here; cast it", op, name,
+                      spl_dtype_name(t->dtype), spl_dtype_name(dtype));
 }
 
 spl_status spli_need_ndim(const char *op, const spl_tensor *t, const char *name, int ndim) {

@@ -1,5 +1,6 @@
-/* op.h: an operation = layout rules + forward + backward. An op never communicates: where layouts do not fit it refuses, and
- * whoever wrote the model says the redistribution. Rules are per mesh axis, so they hold for any number of axes. */
+/* op.h: an operation = layout rules + forward + backward. An op never communicates: where layouts do not fit it
+ * refuses, and whoever wrote the model says the redistribution. Rules are per mesh axis, so they hold for any number of
+ * axes. */
 #ifndef SPL_OP_H
 #define SPL_OP_H
 #include "runtime.h"
@@ -25,11 +26,12 @@ typedef struct spli_op {
     int nin, nout;
     /* Forward rule: checks shapes, dtypes and layouts of the inputs, gives those of the outputs. */
     spl_status (*layouts)(const spli_call *c, spli_out_spec *out);
-    /* Cotangent rule: from the layout of the cotangent of output 0 (which the op asks to be `like` its output, replicate where that
-     * is partial) to those of the cotangents of the inputs. */
+    /* Cotangent rule: from the layout of the cotangent of output 0 (which the op asks to be `like` its output,
+     * replicate where that is partial) to those of the cotangents of the inputs. */
     void (*cotangents)(const spli_call *c, const spl_layout *dout, spl_layout *din);
     spl_status (*forward)(const spli_call *c);
-    spl_status (*backward)(const spli_call *c, spl_tensor *const *dout, spl_tensor **din); /* NULL: forward only so far */
+    spl_status (*backward)(const spli_call *c, spl_tensor *const *dout,
+                           spl_tensor **din); /* NULL: forward only so far */
 } spli_op;
 
 /* [local] Runs the rule, makes the wanted outputs, runs forward. On failure no output is left. */
@@ -38,7 +40,8 @@ spl_status spli_op_run(const spli_op *op, const void *attrs, spl_tensor *const *
 /* Helpers of rules. */
 spl_status spli_rule_error(const char *op, const spl_layout *l, int axis, const char *given, const char *allowed);
 const char *spli_place_text(const spl_layout *l, int axis, char *buffer, size_t n);
-int spli_same_on_axis(const spl_layout *a, const spl_layout *b, int axis); /* same placement (dims compared as they are) */
+int spli_same_on_axis(const spl_layout *a, const spl_layout *b,
+                      int axis); /* same placement (dims compared as they are) */
 spl_status spli_need_float(const char *op, const spl_tensor *t, const char *name);
 spl_status spli_need_dtype(const char *op, const spl_tensor *t, const char *name, spl_dtype dtype);
 spl_status spli_need_ndim(const char *op, const spl_tensor *t, const char *name, int ndim);
@@ -55,11 +58,12 @@ typedef struct spli_dropout { /* p == 0: none */
 /* y = act(x + bias) [* up] */
 spl_status spli_activate(spl_tensor *x, spl_tensor *bias, spl_tensor *up, spl_activation act, spl_tensor **y);
 /* y = residual + dropout(x + bias); mask bool, NULL when not wanted */
-spl_status spli_residual(spl_tensor *x, spl_tensor *bias, spl_tensor *residual, spli_dropout dropout, spl_tensor **y, spl_tensor **mask);
+spl_status spli_residual(spl_tensor *x, spl_tensor *bias, spl_tensor *residual, spli_dropout dropout, spl_tensor **y,
+                         spl_tensor **mask);
 /* x [batch, seq, heads, head_dim], half pairing */
 spl_status spli_rope(spl_tensor *x, double theta, spl_tensor **y);
 
-extern const spli_op spli_op_linear, spli_op_norm, spli_op_act, spli_op_residual, spli_op_add, spli_op_rope, spli_op_embed, spli_op_nll,
-    spli_op_attention;
+extern const spli_op spli_op_linear, spli_op_norm, spli_op_act, spli_op_residual, spli_op_add, spli_op_rope,
+    spli_op_embed, spli_op_nll, spli_op_attention;
 
 #endif

@@ -15,7 +15,9 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
     SPL_TRY(spli_need_dtype("embed", ids, "ids", SPL_I64));
     SPL_TRY(spli_need_float("embed", table, "table"));
     SPL_TRY(spli_need_ndim("embed", table, "table", 2));
-    if (ids->ndim + 1 > SPL_MAX_DIMS) return spli_error(SPL_EARG, "embed: ids have %d dimensions; at most %d are possible", ids->ndim, SPL_MAX_DIMS - 1);
+    if (ids->ndim + 1 > SPL_MAX_DIMS)
+        return spli_error(SPL_EARG, "embed: ids have %d dimensions; at most %d are possible", ids->ndim,
+                          SPL_MAX_DIMS - 1);
     spl_layout *y = &out[0].layout;
     *y = ids->layout;
     y->ndim = ids->ndim + 1;
@@ -25,7 +27,8 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
     for (int a = 0; ids->mesh && a < y->naxes; a++) {
         const spl_placement *pi = &ids->layout.axes[a], *pt = &table->layout.axes[a];
         if (y->axis_size[a] == 1) continue;
-        if (pi->place == SPL_PARTIAL) return spli_rule_error("embed", &ids->layout, a, "the ids are a pending sum", "ids must be finished");
+        if (pi->place == SPL_PARTIAL)
+            return spli_rule_error("embed", &ids->layout, a, "the ids are a pending sum", "ids must be finished");
         if (pt->place == SPL_REPLICATE) continue;
         if (pi->place != SPL_REPLICATE || pt->place != SPL_SHARD || pt->dim != 0)
             return spli_rule_error("embed", &ids->layout, a, "ids and table are placed in a way that does not fit",
@@ -56,22 +59,36 @@ static spl_status forward(const spli_call *c) {
     int64_t count = spl_tensor_local_count(ids), first = 0, hidden = table->local[1];
     if (count * hidden == 0) goto done;
     if (n == 0) {
-        SPL_GO(rt->backend->zero(rt->backend_ctx, rt->compute, spli_tensor_data(y), (size_t)(count * hidden) * spl_dtype_size(y->dtype)), done);
+        SPL_GO(rt->backend->zero(rt->backend_ctx, rt->compute, spli_tensor_data(y),
+                                 (size_t)(count * hidden) * spl_dtype_size(y->dtype)),
+               done);
         goto done;
     }
-    for (int s = 0; s < n; s++) { /* one look-up a segment of the vocabulary; ids of others give zeros, so the parts add up */
+    for (int s = 0; s < n;
+         s++) { /* one look-up a segment of the vocabulary; ids of others give zeros, so the parts add up */
         spl_segment seg = table->mesh ? rows.at[s] : all;
-        if (seg.stride != 1) SPL_GO(spli_error(SPL_EARG, "embed: the table is sharded striped; shard it contiguous or zigzag"), done);
-        const char *base = (const char *)spli_tensor_data(table) + (size_t)(first * hidden) * spl_dtype_size(table->dtype);
-        spl_embed_args e = {.dtype = table->dtype, .rows = count, .hidden = hidden, .first = seg.start, .vocab_local = seg.length,
-                            .ids = spli_tensor_data(ids), .table = base, .out = spli_tensor_data(y)};
+        if (seg.stride != 1)
+            SPL_GO(spli_error(SPL_EARG, "embed: the table is sharded striped; shard it contiguous or zigzag"), done);
+        const char *base =
+            (const char *)spli_tensor_data(table) + (size_t)(first * hidden) * spl_dtype_size(table->dtype);
+        spl_embed_args e = {.dtype = table->dtype,
+                            .rows = count,
+                            .hidden = hidden,
+                            .first = seg.start,
+                            .vocab_local = seg.length,
+                            .ids = spli_tensor_data(ids),
+                            .table = base,
+                            .out = spli_tensor_data(y)};
         if (s > 0) {
             if (!part) SPL_GO(spl_tensor_create_local(rt, y->ndim, y->local, y->dtype, &part), done);
             e.out = spli_tensor_data(part);
         }
         SPL_GO(rt->backend->embed(rt->backend_ctx, rt->compute, &e), done);
         const void *terms[] = {spli_tensor_data(y), s ? spli_tensor_data(part) : NULL};
-        if (s > 0) SPL_GO(rt->backend->sum(rt->backend_ctx, rt->compute, spli_tensor_data(y), terms, 2, count * hidden, y->dtype), done);
+        if (s > 0)
+            SPL_GO(
+                rt->backend->sum(rt->backend_ctx, rt->compute, spli_tensor_data(y), terms, 2, count * hidden, y->dtype),
+                done);
         first += seg.length;
     }
 done:
@@ -82,7 +99,8 @@ done:
     return status;
 }
 
-const spli_op spli_op_embed = {.name = "embed", .nin = 2, .nout = 1, .layouts = layouts, .cotangents = cotangents, .forward = forward};
+const spli_op spli_op_embed = {
+    .name = "embed", .nin = 2, .nout = 1, .layouts = layouts, .cotangents = cotangents, .forward = forward};
 
 /* An id outside the vocabulary would silently read as zeros: refused. */
 static spl_status ids_in_range(spl_tensor *ids, int64_t vocab) {
@@ -94,7 +112,9 @@ static spl_status ids_in_range(spl_tensor *ids, int64_t vocab) {
     SPL_GO(spl_tensor_read(ids, host, SPL_I64), done);
     for (int64_t i = 0; i < n; i++)
         if (host[i] < 0 || host[i] >= vocab)
-            SPL_GO(spli_error(SPL_EARG, "embed: token id %lld is outside the vocabulary of %lld", (long long)host[i], (long long)vocab), done);
+            SPL_GO(spli_error(SPL_EARG, "embed: token id %lld is outside the vocabulary of %lld", (long long)host[i],
+                              (long long)vocab),
+                   done);
 done:
     free(host);
     return status;

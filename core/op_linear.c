@@ -29,11 +29,14 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
         SPL_TRY(spli_need_ndim("linear", bias, "bias", 1));
     }
     if (x->ndim < 1 || x->shape[last] != w->shape[1])
-        return spli_error(SPL_EARG, "linear: x ends in %lld elements, but the weight is [%lld, %lld]; the last dimension of x must be %lld",
-                          x->ndim ? (long long)x->shape[last] : 0LL, (long long)w->shape[0], (long long)w->shape[1], (long long)w->shape[1]);
+        return spli_error(
+            SPL_EARG,
+            "linear: x ends in %lld elements, but the weight is [%lld, %lld]; the last dimension of x must be %lld",
+            x->ndim ? (long long)x->shape[last] : 0LL, (long long)w->shape[0], (long long)w->shape[1],
+            (long long)w->shape[1]);
     if (bias && bias->shape[0] != w->shape[0])
-        return spli_error(SPL_EARG, "linear: the bias has %lld elements for a weight of %lld rows", (long long)bias->shape[0],
-                          (long long)w->shape[0]);
+        return spli_error(SPL_EARG, "linear: the bias has %lld elements for a weight of %lld rows",
+                          (long long)bias->shape[0], (long long)w->shape[0]);
     spl_layout *y = &out[0].layout;
     *y = x->layout;
     y->ndim = x->ndim;
@@ -50,8 +53,9 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
             continue;
         }
         int column = px->place == SPL_REPLICATE && pw->place == SPL_SHARD && pw->dim == 0;
-        int row = px->place == SPL_SHARD && px->dim == last && pw->place == SPL_SHARD && pw->dim == 1 && px->scheme == pw->scheme &&
-                  spli_unit(px) == spli_unit(pw) && spli_cover(px) == 1 && spli_cover(pw) == 1;
+        int row = px->place == SPL_SHARD && px->dim == last && pw->place == SPL_SHARD && pw->dim == 1 &&
+                  px->scheme == pw->scheme && spli_unit(px) == spli_unit(pw) && spli_cover(px) == 1 &&
+                  spli_cover(pw) == 1;
         int through = pw->place == SPL_REPLICATE && !(px->place == SPL_SHARD && px->dim == last);
         if (column) {
             *py = *pw;
@@ -61,11 +65,13 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
         } else if (!through) {
             snprintf(given, sizeof given, "x is %s and the weight %s", spli_place_text(&x->layout, a, t1, sizeof t1),
                      spli_place_text(&w->layout, a, t2, sizeof t2));
-            return spli_rule_error("linear", &x->layout, a, given, "a weight shard(1) takes a replicated x, a weight shard(2) an x sharded "
+            return spli_rule_error("linear", &x->layout, a, given,
+                                   "a weight shard(1) takes a replicated x, a weight shard(2) an x sharded "
                                    "alike in its last dimension, a replicated weight an x whole in its last dimension");
         }
         if (py->place == SPL_PARTIAL && (bias || attrs->act != SPL_ACT_NONE))
-            return spli_rule_error("linear", &x->layout, a, "the result is a pending sum", "its bias and activation come once, after the "
+            return spli_rule_error("linear", &x->layout, a, "the result is a pending sum",
+                                   "its bias and activation come once, after the "
                                    "reduction: call linear without them, then redistribute");
         if (!bias) continue;
         spl_placement pb = bias->layout.axes[a];
@@ -74,8 +80,8 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
         yb.axes[a] = pb;
         int fits = py->place == SPL_SHARD && py->dim == last ? spli_same_on_axis(&yb, y, a) : pb.place == SPL_REPLICATE;
         if (!fits) {
-            snprintf(given, sizeof given, "the bias is %s and the result %s", spli_place_text(&bias->layout, a, t1, sizeof t1),
-                     spli_place_text(y, a, t2, sizeof t2));
+            snprintf(given, sizeof given, "the bias is %s and the result %s",
+                     spli_place_text(&bias->layout, a, t1, sizeof t1), spli_place_text(y, a, t2, sizeof t2));
             return spli_rule_error("linear", &x->layout, a, given, "a bias is split as the weight's rows are");
         }
     }
@@ -106,9 +112,19 @@ static spl_status forward(const spli_call *c) {
     SPL_GO(spli_dense(c->in[0], &x), done);
     SPL_GO(spli_dense(c->in[1], &w), done);
     SPL_GO(spli_dense(c->in[2], &bias), done);
-    spl_gemm_args g = {.dtype = x->dtype, .n = w->local[0], .k = w->local[1], .a = spli_tensor_data(x), .b = spli_tensor_data(w),
-                       .c = spli_tensor_data(y), .lda = w->local[1], .ldb = w->local[1], .ldc = w->local[0], .trans_b = 1, .alpha = 1,
-                       .bias = bias ? spli_tensor_data(bias) : NULL, .act = attrs->act};
+    spl_gemm_args g = {.dtype = x->dtype,
+                       .n = w->local[0],
+                       .k = w->local[1],
+                       .a = spli_tensor_data(x),
+                       .b = spli_tensor_data(w),
+                       .c = spli_tensor_data(y),
+                       .lda = w->local[1],
+                       .ldb = w->local[1],
+                       .ldc = w->local[0],
+                       .trans_b = 1,
+                       .alpha = 1,
+                       .bias = bias ? spli_tensor_data(bias) : NULL,
+                       .act = attrs->act};
     g.m = 1;
     for (int d = 0; d < x->ndim - 1; d++) g.m *= x->local[d];
     if (g.m > 0 && g.n > 0) SPL_GO(c->rt->backend->gemm(c->rt->backend_ctx, c->rt->compute, &g), done);
@@ -120,7 +136,8 @@ done:
     return status;
 }
 
-const spli_op spli_op_linear = {.name = "linear", .nin = 3, .nout = 1, .layouts = layouts, .cotangents = cotangents, .forward = forward};
+const spli_op spli_op_linear = {
+    .name = "linear", .nin = 3, .nout = 1, .layouts = layouts, .cotangents = cotangents, .forward = forward};
 
 spl_status spl_linear(spl_tensor *x, spl_tensor *weight, spl_tensor *bias, spl_activation act, spl_tensor **y) {
     linear_attrs attrs = {act};

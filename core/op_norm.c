@@ -1,7 +1,9 @@
-/* op_norm.c: LayerNorm and RMSNorm over the last dimension: x [..., n], gamma [n], beta [n]; y like x, mean and rstd [...].
+/* op_norm.c: LayerNorm and RMSNorm over the last dimension: x [..., n], gamma [n], beta [n]; y like x, mean and rstd
+ * [...].
  *
  * Per axis: x replicate or sharded in a leading dimension; gamma and beta replicate; y, mean and rstd as x.
- * Cotangents: d x as d y; d gamma and d beta partial where x is sharded. A partial x is refused: a norm is not linear. */
+ * Cotangents: d x as d y; d gamma and d beta partial where x is sharded. A partial x is refused: a norm is not linear.
+ */
 #include "op.h"
 #include <string.h>
 
@@ -22,18 +24,21 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
         SPL_TRY(spli_need_dtype("norm", p, name, x->dtype));
         SPL_TRY(spli_need_ndim("norm", p, name, 1));
         if (p->shape[0] != x->shape[last])
-            return spli_error(SPL_EARG, "norm: %s has %lld elements, but the last dimension of x has %lld", name, (long long)p->shape[0],
-                              (long long)x->shape[last]);
+            return spli_error(SPL_EARG, "norm: %s has %lld elements, but the last dimension of x has %lld", name,
+                              (long long)p->shape[0], (long long)x->shape[last]);
         for (int a = 0; x->mesh && a < x->layout.naxes; a++)
             if (x->layout.axis_size[a] > 1 && p->layout.axes[a].place != SPL_REPLICATE)
-                return spli_rule_error("norm", &x->layout, a, "gamma or beta is not replicated", "each rank needs it whole");
+                return spli_rule_error("norm", &x->layout, a, "gamma or beta is not replicated",
+                                       "each rank needs it whole");
     }
     for (int a = 0; x->mesh && a < x->layout.naxes; a++) {
         const spl_placement *p = &x->layout.axes[a];
         if (x->layout.axis_size[a] == 1) continue;
-        if (p->place == SPL_PARTIAL) return spli_rule_error("norm", &x->layout, a, "x is a pending sum", "a norm needs finished values");
+        if (p->place == SPL_PARTIAL)
+            return spli_rule_error("norm", &x->layout, a, "x is a pending sum", "a norm needs finished values");
         if (p->place == SPL_SHARD && p->dim == last)
-            return spli_rule_error("norm", &x->layout, a, "x is sharded in its last dimension", "a norm needs whole rows");
+            return spli_rule_error("norm", &x->layout, a, "x is sharded in its last dimension",
+                                   "a norm needs whole rows");
     }
     for (int i = 0; i < 3; i++) {
         spl_layout *l = &out[i].layout;
@@ -42,7 +47,8 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
         memcpy(l->shape, x->shape, sizeof l->shape);
         out[i].dtype = i == 0 ? x->dtype : x->dtype == SPL_F64 ? SPL_F64 : SPL_F32;
         for (int a = 0; x->mesh && a < l->naxes; a++)
-            if (i > 0 && l->axes[a].place == SPL_SHARD && l->axes[a].dim == last) l->axes[a] = (spl_placement){0}; /* of one rank */
+            if (i > 0 && l->axes[a].place == SPL_SHARD && l->axes[a].dim == last)
+                l->axes[a] = (spl_placement){0}; /* of one rank */
     }
     return spli_ok();
 }
@@ -64,9 +70,16 @@ static spl_status forward(const spli_call *c) {
     SPL_GO(spli_dense(c->in[0], &x), done);
     SPL_GO(spli_dense(c->in[1], &gamma), done);
     SPL_GO(spli_dense(c->in[2], &beta), done);
-    spl_norm_args n = {.dtype = x->dtype, .kind = attrs->kind, .rows = 1, .cols = x->local[x->ndim - 1], .x = spli_tensor_data(x),
-                       .gamma = gamma ? spli_tensor_data(gamma) : NULL, .beta = beta ? spli_tensor_data(beta) : NULL, .eps = attrs->eps,
-                       .y = spli_tensor_data(c->out[0]), .mean = c->out[1] ? spli_tensor_data(c->out[1]) : NULL,
+    spl_norm_args n = {.dtype = x->dtype,
+                       .kind = attrs->kind,
+                       .rows = 1,
+                       .cols = x->local[x->ndim - 1],
+                       .x = spli_tensor_data(x),
+                       .gamma = gamma ? spli_tensor_data(gamma) : NULL,
+                       .beta = beta ? spli_tensor_data(beta) : NULL,
+                       .eps = attrs->eps,
+                       .y = spli_tensor_data(c->out[0]),
+                       .mean = c->out[1] ? spli_tensor_data(c->out[1]) : NULL,
                        .rstd = c->out[2] ? spli_tensor_data(c->out[2]) : NULL};
     for (int d = 0; d < x->ndim - 1; d++) n.rows *= x->local[d];
     if (n.rows > 0) SPL_GO(c->rt->backend->norm(c->rt->backend_ctx, c->rt->compute, &n), done);
@@ -77,7 +90,8 @@ done:
     return status;
 }
 
-const spli_op spli_op_norm = {.name = "norm", .nin = 3, .nout = 3, .layouts = layouts, .cotangents = cotangents, .forward = forward};
+const spli_op spli_op_norm = {
+    .name = "norm", .nin = 3, .nout = 3, .layouts = layouts, .cotangents = cotangents, .forward = forward};
 
 spl_status spl_norm(spl_tensor *x, spl_tensor *gamma, spl_tensor *beta, spl_norm_kind kind, double eps, spl_tensor **y,
                     spl_tensor **mean, spl_tensor **rstd) {

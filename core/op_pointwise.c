@@ -1,7 +1,8 @@
 /* op_pointwise.c: element by element: activation (with bias, with gate), bias + dropout + residual, sum.
  *
- * Per axis: all tensors of x's shape are placed alike, and so is y; a bias [n] is split as the last dimension is. add is linear and
- * may be partial; the others are not, and refuse a pending sum. Cotangents: as d y; of a bias, partial where rows are sharded. */
+ * Per axis: all tensors of x's shape are placed alike, and so is y; a bias [n] is split as the last dimension is. add
+ * is linear and may be partial; the others are not, and refuse a pending sum. Cotangents: as d y; of a bias, partial
+ * where rows are sharded. */
 #include "layout.h"
 #include "op.h"
 #include "rng.h"
@@ -21,8 +22,8 @@ static spl_status rule(const char *name, const spli_call *c, int linear, spli_ou
         SPL_TRY(spli_need_dtype(name, bias, "bias", x->dtype));
         SPL_TRY(spli_need_ndim(name, bias, "bias", 1));
         if (x->ndim < 1 || bias->shape[0] != x->shape[last])
-            return spli_error(SPL_EARG, "%s: the bias has %lld elements; it needs as many as the last dimension of x", name,
-                              (long long)bias->shape[0]);
+            return spli_error(SPL_EARG, "%s: the bias has %lld elements; it needs as many as the last dimension of x",
+                              name, (long long)bias->shape[0]);
     }
     if (other) {
         SPL_TRY(spli_need_dtype(name, other, "the second tensor", x->dtype));
@@ -34,15 +35,19 @@ static spl_status rule(const char *name, const spli_call *c, int linear, spli_ou
         const spl_placement *p = &x->layout.axes[a];
         if (x->layout.axis_size[a] == 1) continue;
         if (p->place == SPL_PARTIAL && !linear)
-            return spli_rule_error(name, &x->layout, a, "x is a pending sum", "the function is not linear and needs finished values");
+            return spli_rule_error(name, &x->layout, a, "x is a pending sum",
+                                   "the function is not linear and needs finished values");
         if (other && !spli_same_on_axis(&x->layout, &other->layout, a))
-            return spli_rule_error(name, &x->layout, a, "the two tensors are placed differently", "they must be placed alike");
+            return spli_rule_error(name, &x->layout, a, "the two tensors are placed differently",
+                                   "they must be placed alike");
         if (!bias) continue;
         spl_layout as_x = bias->layout;
         as_x.axes[a].dim = last;
         int fits = p->place == SPL_SHARD && p->dim == last ? spli_same_on_axis(&as_x, &x->layout, a)
                                                            : bias->layout.axes[a].place == SPL_REPLICATE;
-        if (!fits) return spli_rule_error(name, &x->layout, a, "the bias is placed differently", "a bias is split as the last dimension is");
+        if (!fits)
+            return spli_rule_error(name, &x->layout, a, "the bias is placed differently",
+                                   "a bias is split as the last dimension is");
     }
     for (int i = 0; i < 2; i++) {
         out[i].layout = x->layout;
@@ -60,7 +65,8 @@ static void cotangents(const spli_call *c, const spl_layout *dy, spl_layout *din
     if (!bias) return;
     din[1] = bias->layout;
     for (int a = 0; a < dy->naxes; a++)
-        if (dy->axes[a].place == SPL_SHARD && dy->axes[a].dim != dy->ndim - 1) din[1].axes[a] = (spl_placement){.place = SPL_PARTIAL};
+        if (dy->axes[a].place == SPL_SHARD && dy->axes[a].dim != dy->ndim - 1)
+            din[1].axes[a] = (spl_placement){.place = SPL_PARTIAL};
 }
 
 static void rows_and_cols(const spl_tensor *x, int64_t *rows, int64_t *cols) {
@@ -100,8 +106,12 @@ done:
     return status;
 }
 
-const spli_op spli_op_act = {
-    .name = "activation", .nin = 3, .nout = 1, .layouts = act_layouts, .cotangents = cotangents, .forward = act_forward};
+const spli_op spli_op_act = {.name = "activation",
+                             .nin = 3,
+                             .nout = 1,
+                             .layouts = act_layouts,
+                             .cotangents = cotangents,
+                             .forward = act_forward};
 
 spl_status spli_activate(spl_tensor *x, spl_tensor *bias, spl_tensor *up, spl_activation act, spl_tensor **y) {
     pointwise_attrs attrs = {.act = act};
@@ -109,7 +119,8 @@ spl_status spli_activate(spl_tensor *x, spl_tensor *bias, spl_tensor *up, spl_ac
     return spli_op_run(&spli_op_act, &attrs, in, 1u, y);
 }
 
-/* ---- bias + dropout + residual: one pass over memory; the mask is a function of global indices, so any split gives the same ---- */
+/* ---- bias + dropout + residual: one pass over memory; the mask is a function of global indices, so any split gives
+ * the same ---- */
 
 static spl_status residual_layouts(const spli_call *c, spli_out_spec *out) { return rule("residual", c, 0, out); }
 
@@ -120,8 +131,13 @@ static spl_status residual_forward(const spli_call *c) {
     spl_status status = spli_ok();
     SPL_GO(dense_inputs(c, 3, t), done);
     SPL_GO(spli_index_map_of(c->in[0], &map), done);
-    spl_residual_args a = {.dtype = t[0]->dtype, .x = spli_tensor_data(t[0]), .bias = data_or_null(t[1]),
-                           .residual = data_or_null(t[2]), .p = attrs->dropout.p, .map = &map, .y = spli_tensor_data(c->out[0]),
+    spl_residual_args a = {.dtype = t[0]->dtype,
+                           .x = spli_tensor_data(t[0]),
+                           .bias = data_or_null(t[1]),
+                           .residual = data_or_null(t[2]),
+                           .p = attrs->dropout.p,
+                           .map = &map,
+                           .y = spli_tensor_data(c->out[0]),
                            .mask = c->out[1] ? spli_tensor_data(c->out[1]) : NULL,
                            .key = spli_rng_key(attrs->dropout.seed, attrs->dropout.instance, attrs->dropout.step)};
     rows_and_cols(t[0], &a.rows, &a.cols);
@@ -133,10 +149,15 @@ done:
     return status;
 }
 
-const spli_op spli_op_residual = {
-    .name = "residual", .nin = 3, .nout = 2, .layouts = residual_layouts, .cotangents = cotangents, .forward = residual_forward};
+const spli_op spli_op_residual = {.name = "residual",
+                                  .nin = 3,
+                                  .nout = 2,
+                                  .layouts = residual_layouts,
+                                  .cotangents = cotangents,
+                                  .forward = residual_forward};
 
-spl_status spli_residual(spl_tensor *x, spl_tensor *bias, spl_tensor *residual, spli_dropout dropout, spl_tensor **y, spl_tensor **mask) {
+spl_status spli_residual(spl_tensor *x, spl_tensor *bias, spl_tensor *residual, spli_dropout dropout, spl_tensor **y,
+                         spl_tensor **mask) {
     pointwise_attrs attrs = {.dropout = dropout};
     spl_tensor *in[] = {x, bias, residual}, *out[2] = {NULL, NULL};
     SPL_TRY(spli_op_run(&spli_op_residual, &attrs, in, mask ? 3u : 1u, out));
@@ -155,13 +176,17 @@ static spl_status add_forward(const spli_call *c) {
     SPL_GO(dense_inputs(c, 3, t), done);
     const void *terms[] = {spli_tensor_data(t[0]), spli_tensor_data(t[2])};
     int64_t n = spl_tensor_local_count(t[0]);
-    if (n > 0) SPL_GO(c->rt->backend->sum(c->rt->backend_ctx, c->rt->compute, spli_tensor_data(c->out[0]), terms, 2, n, t[0]->dtype), done);
+    if (n > 0)
+        SPL_GO(c->rt->backend->sum(c->rt->backend_ctx, c->rt->compute, spli_tensor_data(c->out[0]), terms, 2, n,
+                                   t[0]->dtype),
+               done);
 done:
     release_all(t, 3);
     return status;
 }
 
-const spli_op spli_op_add = {.name = "add", .nin = 3, .nout = 1, .layouts = add_layouts, .cotangents = cotangents, .forward = add_forward};
+const spli_op spli_op_add = {
+    .name = "add", .nin = 3, .nout = 1, .layouts = add_layouts, .cotangents = cotangents, .forward = add_forward};
 
 spl_status spl_add(spl_tensor *a, spl_tensor *b, spl_tensor **y) {
     spl_tensor *in[] = {a, NULL, b};

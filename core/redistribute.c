@@ -1,11 +1,12 @@
-/* redistribute.c: moving a tensor between layouts: everything in SPL that communicates, but for attention steps, is this.
+/* redistribute.c: moving a tensor between layouts: everything in SPL that communicates, but for attention steps, is
+ * this.
  *
- * layout gives a path of single-axis steps; each step is one of five moves, decided by what the axis does before and after:
- *   partial -> replicate    all-reduce            shard -> replicate    all-gather
- *   partial -> shard        reduce-scatter        shard -> shard        all-to-all
- *   everything else         local: a slice, or zeros where another rank's coordinate holds the value of a pending sum
- * What goes from member i to member j is the meeting of i's holdings before with j's holdings after, a set of boxes that both
- * sides work out alone from the layouts; parts are packed box by box. Where shards overlap, the lowest holder sends. */
+ * layout gives a path of single-axis steps; each step is one of five moves, decided by what the axis does before and
+ * after: partial -> replicate    all-reduce            shard -> replicate    all-gather partial -> shard reduce-scatter
+ * shard -> shard        all-to-all everything else         local: a slice, or zeros where another rank's coordinate
+ * holds the value of a pending sum What goes from member i to member j is the meeting of i's holdings before with j's
+ * holdings after, a set of boxes that both sides work out alone from the layouts; parts are packed box by box. Where
+ * shards overlap, the lowest holder sends. */
 #include "layout.h"
 #include "tensor.h"
 #include <stdlib.h>
@@ -24,8 +25,8 @@ static void transfer_free(transfer *t) {
 }
 
 /* What member i (in layout `from`) gives to member j (in layout `to`) along `axis`. */
-static spl_status transfer_between(const spl_layout *from, const spl_layout *to, const int *coords, int axis, int i, int j,
-                                   transfer *out) {
+static spl_status transfer_between(const spl_layout *from, const spl_layout *to, const int *coords, int axis, int i,
+                                   int j, transfer *out) {
     memset(out, 0, sizeof *out);
     out->ndim = from->ndim;
     out->count = 1;
@@ -128,14 +129,18 @@ static spl_status become_partial(const step_state *s) {
 static int is_whole(const transfer *t, const spl_tensor *from) {
     if (!spli_tensor_dense(from)) return 0;
     for (int d = 0; d < t->ndim; d++)
-        if (t->nruns[d] != 1 || t->runs[d]->a != 0 || t->runs[d]->length != from->local[d] || (t->runs[d]->a_step != 1 && from->local[d] > 1))
+        if (t->nruns[d] != 1 || t->runs[d]->a != 0 || t->runs[d]->length != from->local[d] ||
+            (t->runs[d]->a_step != 1 && from->local[d] > 1))
             return 0;
     return 1;
 }
 
 static spl_status all_reduce(const step_state *s, int64_t *bytes) {
     int64_t n = spl_tensor_local_count(s->to);
-    spl_coll coll = {.kind = SPL_COLL_ALL_REDUCE, .dtype = s->to->dtype, .send = spli_tensor_data(s->to), .recv = spli_tensor_data(s->to),
+    spl_coll coll = {.kind = SPL_COLL_ALL_REDUCE,
+                     .dtype = s->to->dtype,
+                     .send = spli_tensor_data(s->to),
+                     .recv = spli_tensor_data(s->to),
                      .send_counts = &n};
     if (spli_tensor_dense(s->from)) coll.send = spli_tensor_data(s->from);
     else SPL_TRY(place_locally(s, s->me));
@@ -143,8 +148,8 @@ static spl_status all_reduce(const step_state *s, int64_t *bytes) {
     return spli_comm_run(s->rt, s->comm, &coll);
 }
 
-/* Packs what goes to one member. A part that is summed on arrival is packed in the receiver's memory order, since the sum is the
- * receiver's result. */
+/* Packs what goes to one member. A part that is summed on arrival is packed in the receiver's memory order, since the
+ * sum is the receiver's result. */
 static spl_status pack(const step_state *s, const transfer *t, int in_receiver_order, void *into) {
     int64_t strides[SPL_MAX_DIMS], stride = 1;
     if (!in_receiver_order)
@@ -158,22 +163,24 @@ static spl_status pack(const step_state *s, const transfer *t, int in_receiver_o
     return move_boxes(s->rt, t, STRAIGHT, s->from->dtype, spli_tensor_data(s->from), s->from->strides, into, strides);
 }
 
-/* All-gather, reduce-scatter and all-to-all: pack for each receiver, exchange, unpack from each sender; what already lies as it
- * travels is sent, and received, in its place. */
+/* All-gather, reduce-scatter and all-to-all: pack for each receiver, exchange, unpack from each sender; what already
+ * lies as it travels is sent, and received, in its place. */
 static spl_status exchange(const step_state *s, spl_coll_kind kind, int64_t *bytes) {
     const int P = s->size, gathers = kind == SPL_COLL_ALL_GATHER, reduces = kind == SPL_COLL_REDUCE_SCATTER;
     const size_t size = spl_dtype_size(s->from->dtype);
     spl_status status = spli_ok();
     char *send = NULL, *recv = NULL;
     int64_t send_total = 0, recv_total = 0, at = 0, offset;
-    int64_t *send_counts = calloc((size_t)P, sizeof *send_counts), *recv_counts = calloc((size_t)P, sizeof *recv_counts);
+    int64_t *send_counts = calloc((size_t)P, sizeof *send_counts),
+            *recv_counts = calloc((size_t)P, sizeof *recv_counts);
     transfer *out = calloc((size_t)P, sizeof *out), *in = calloc((size_t)P, sizeof *in);
     if (!send_counts || !recv_counts || !out || !in)
         SPL_GO(spli_error(SPL_ENOMEM, "out of memory while planning a redistribution"), done);
 
     int recv_direct = 1;
     for (int j = 0; j < P; j++) {
-        if (!gathers || j == s->me) SPL_GO(between(s, s->me, j, &out[j]), done); /* gathering, everyone is sent the same */
+        if (!gathers || j == s->me)
+            SPL_GO(between(s, s->me, j, &out[j]), done); /* gathering, everyone is sent the same */
         if (!reduces) SPL_GO(between(s, j, s->me, &in[j]), done);
         if (in[j].count && !(lies_dense(&in[j], s->to, &offset) && offset == recv_total)) recv_direct = 0;
         send_total += send_counts[j] = out[j].count;
@@ -188,14 +195,19 @@ static spl_status exchange(const step_state *s, spl_coll_kind kind, int64_t *byt
 
     for (int j = 0; j < P && !send_direct; at += out[j++].count)
         SPL_GO(pack(s, &out[j], reduces, send + (size_t)at * size), done);
-    spl_coll coll = {.kind = kind, .dtype = s->from->dtype, .send_counts = send_counts, .recv_counts = reduces ? NULL : recv_counts,
-                     .send = send_direct ? spli_tensor_data(s->from) : send, .recv = recv_direct ? spli_tensor_data(s->to) : recv};
+    spl_coll coll = {.kind = kind,
+                     .dtype = s->from->dtype,
+                     .send_counts = send_counts,
+                     .recv_counts = reduces ? NULL : recv_counts,
+                     .send = send_direct ? spli_tensor_data(s->from) : send,
+                     .recv = recv_direct ? spli_tensor_data(s->to) : recv};
     *bytes = spl_coll_bytes(s->comm, &coll);
     SPL_GO(spli_comm_run(s->rt, s->comm, &coll), done);
     at = 0;
     for (int j = 0; j < P && !recv_direct; at += in[j++].count)
-        SPL_GO(move_boxes(s->rt, &in[j], UNPACK, s->from->dtype, recv + (size_t)at * size, NULL, spli_tensor_data(s->to),
-                          s->to->strides), done);
+        SPL_GO(move_boxes(s->rt, &in[j], UNPACK, s->from->dtype, recv + (size_t)at * size, NULL,
+                          spli_tensor_data(s->to), s->to->strides),
+               done);
     SPL_GO(spli_wait_queue(s->rt, s->rt->compute), done); /* the buffers are about to go */
 done:
     for (int j = 0; j < P; j++) {
@@ -218,7 +230,14 @@ static spl_status take_step(spl_tensor *from, int axis, const spl_layout *to, sp
     int64_t bytes = 0;
     const char *kind = "slice";
     SPL_TRY(spl_tensor_create(rt, from->mesh, to, from->dtype, SPL_MEM_ACTIVATIONS, &result));
-    step_state s = {rt, from, result, &from->layout, to, axis, from->mesh->spec.axes[axis].size, from->mesh->coords[axis],
+    step_state s = {rt,
+                    from,
+                    result,
+                    &from->layout,
+                    to,
+                    axis,
+                    from->mesh->spec.axes[axis].size,
+                    from->mesh->coords[axis],
                     from->mesh->comm[axis]};
     spl_place before = from->layout.axes[axis].place, after = to->axes[axis].place;
     spl_coll_kind coll = before == SPL_PARTIAL ? (after == SPL_SHARD ? SPL_COLL_REDUCE_SCATTER : SPL_COLL_ALL_REDUCE)
@@ -245,13 +264,17 @@ static spl_status take_step(spl_tensor *from, int axis, const spl_layout *to, sp
 spl_status spl_redistribute(spl_tensor *t, const spl_layout *to, spl_tensor **out) {
     SPL_TRY(spli_tensor_usable(t, "the tensor of redistribute"));
     if (!t->mesh)
-        return spli_error(SPL_EARG, "redistribute was given a tensor of this rank alone; make it on a mesh (spl.tensor{mesh=..., layout=...})");
+        return spli_error(
+            SPL_EARG,
+            "redistribute was given a tensor of this rank alone; make it on a mesh (spl.tensor{mesh=..., layout=...})");
     SPL_TRY(spl_layout_check(to));
     int same = to->ndim == t->ndim && to->naxes == t->layout.naxes;
     for (int d = 0; same && d < t->ndim; d++) same = to->shape[d] == t->shape[d];
     for (int a = 0; same && a < to->naxes; a++)
         same = to->axis_size[a] == t->layout.axis_size[a] && !strcmp(to->axis_name[a], t->layout.axis_name[a]);
-    if (!same) return spli_error(SPL_EARG, "redistribute was given a layout of another shape or mesh; make it for this tensor's");
+    if (!same)
+        return spli_error(SPL_EARG,
+                          "redistribute was given a layout of another shape or mesh; make it for this tensor's");
 
     spli_layout_step steps[SPLI_MAX_STEPS];
     int n = spli_layout_path(&t->layout, to, steps);

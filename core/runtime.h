@@ -1,11 +1,13 @@
-/* runtime.h: what hangs on a spl_runtime (one a rank; there are no mutable globals), and the one function that waits. */
+/* runtime.h: what hangs on a spl_runtime (one a rank; there are no mutable globals), and the one function that waits.
+ */
 #ifndef SPL_RUNTIME_H
 #define SPL_RUNTIME_H
 #include "spl.h"
 
 typedef struct spli_trace_hook { /* explain and traces listen here; both may be NULL */
     void (*op)(void *ctx, const char *op, const char *subject, const spl_tensor *result);
-    void (*comm)(void *ctx, const char *subject, const char *kind, const char *axis, int64_t bytes, const spl_tensor *result);
+    void (*comm)(void *ctx, const char *subject, const char *kind, const char *axis, int64_t bytes,
+                 const spl_tensor *result);
     void *ctx;
 } spli_trace_hook;
 
@@ -34,16 +36,17 @@ struct spl_runtime {
     int64_t fail_alloc;    /* n > 0: the n-th spli_alloc from now fails, to test what follows */
 };
 
-/* Returns through *done whether what is waited for has happened; grows *progress whenever anything moved. Never blocks. */
+/* Returns through *done whether what is waited for has happened; grows *progress whenever anything moved. Never blocks.
+ */
 typedef spl_status (*spli_poll)(void *ctx, int *done, uint64_t *progress);
 
-/* [local] The one place where a rank waits: polls, keeps requests under way moving, honours interrupts, yields the core and then
- * sleeps when nothing moves. After `limit` seconds without progress (limit < 0: never): SPL_ESTALL. `what` names the wait in
- * messages. With `watch`, another rank's failure ends the wait. */
+/* [local] The one place where a rank waits: polls, keeps requests under way moving, honours interrupts, yields the core
+ * and then sleeps when nothing moves. After `limit` seconds without progress (limit < 0: never): SPL_ESTALL. `what`
+ * names the wait in messages. With `watch`, another rank's failure ends the wait. */
 spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what);
 
-/* [local] Waits for `r`, polling; honours the time limit and interrupts, yields the core when nothing moves. Frees r in every
- * case. `what` names the wait in messages ("all-gather on axis tp"). */
+/* [local] Waits for `r`, polling; honours the time limit and interrupts, yields the core when nothing moves. Frees r in
+ * every case. `what` names the wait in messages ("all-gather on axis tp"). */
 spl_status spli_wait(spl_runtime *rt, spl_request *r, const char *what);
 /* [local] Waits until everything queued on q so far is done. */
 spl_status spli_wait_queue(spl_runtime *rt, spl_queue *q);
@@ -56,13 +59,16 @@ spl_status spli_agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll);
 spl_status spli_comm_start(spl_runtime *rt, spl_comm *c, const spl_coll *coll, spl_request **out);
 /* [collective over c] Start and wait. */
 spl_status spli_comm_run(spl_runtime *rt, spl_comm *c, const spl_coll *coll);
-/* [collective over the members] A group of world ranks as a comm; only its members call it, all of them in the same order. */
-spl_status spli_comm_group(spl_runtime *rt, const int *world_ranks, int n, const char *axis, uint32_t id, spl_comm **out);
+/* [collective over the members] A group of world ranks as a comm; only its members call it, all of them in the same
+ * order. */
+spl_status spli_comm_group(spl_runtime *rt, const int *world_ranks, int n, const char *axis, uint32_t id,
+                           spl_comm **out);
 
 /* Memory with accounting. Overflow and exhaustion: SPL_ENOMEM with bytes wanted and bytes free on the machine. */
 spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void **out);
 void spli_free(spl_runtime *rt, spl_memory_category c, void *p, size_t bytes);
-/* Bytes that can still be had on this machine: MemAvailable, or less where a control group limits it; -1 when not known. */
+/* Bytes that can still be had on this machine: MemAvailable, or less where a control group limits it; -1 when not
+ * known. */
 int64_t spli_memory_free(void);
 /* a*b into *out; SPL_ENOMEM when it overflows. */
 spl_status spli_mul_size(int64_t a, int64_t b, int64_t *out);

@@ -148,19 +148,23 @@ static spl_status make_stacks(spl_sim *s, size_t stack_bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     s->stack_bytes = (stack_bytes + 2 * page - 1) / page * page;
     for (int r = 0; r < s->size; r++) {
-        void *stack = mmap(NULL, s->stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (stack == MAP_FAILED) return spli_error(SPL_ENOMEM, "out of memory for the stacks of %d virtual ranks", s->size);
+        void *stack =
+            mmap(NULL, s->stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (stack == MAP_FAILED)
+            return spli_error(SPL_ENOMEM, "out of memory for the stacks of %d virtual ranks", s->size);
         s->fibers[r].stack = stack;
         mprotect(stack, page, PROT_NONE); /* stacks grow down: an overflow faults instead of spoiling a neighbour */
         getcontext(&s->fibers[r].context);
         s->fibers[r].context.uc_stack = (stack_t){.ss_sp = (char *)stack + page, .ss_size = s->stack_bytes - page};
         s->fibers[r].context.uc_link = NULL;
-        makecontext(&s->fibers[r].context, (void (*)(void))fiber_main, 2, (unsigned)((uintptr_t)s >> 32), (unsigned)(uintptr_t)s);
+        makecontext(&s->fibers[r].context, (void (*)(void))fiber_main, 2, (unsigned)((uintptr_t)s >> 32),
+                    (unsigned)(uintptr_t)s);
     }
     return spli_ok();
 }
 
-spl_status spl_sim_run(spl_sim *s, size_t stack_bytes, void (*rank_main)(void *ctx, int rank), void *ctx, int *exit_code) {
+spl_status spl_sim_run(spl_sim *s, size_t stack_bytes, void (*rank_main)(void *ctx, int rank), void *ctx,
+                       int *exit_code) {
     SPL_TRY(make_stacks(s, stack_bytes ? stack_bytes : (size_t)2 << 20));
     s->rank_main = rank_main;
     s->ctx = ctx;

@@ -1,5 +1,6 @@
-/* sim.h: P ranks in one process. Each rank runs on a stack of its own; exactly one runs at a time, and control passes on only
- * where a rank waits (spli_wait_for), in rank order. So a run is deterministic, needs no locks, and a debugger follows it. */
+/* sim.h: P ranks in one process. Each rank runs on a stack of its own; exactly one runs at a time, and control passes
+ * on only where a rank waits (spli_wait_for), in rank order. So a run is deterministic, needs no locks, and a debugger
+ * follows it. */
 #ifndef SPL_SIM_H
 #define SPL_SIM_H
 #include "comm.h"

@@ -29,9 +29,11 @@ typedef struct spl_safetensors spl_safetensors;
 
 typedef struct spl_sim spl_sim;
 spl_status spl_sim_create(int ranks, spl_sim **out);
-/* [local] Runs rank_main(ctx, rank) for every rank, each on its own stack (bytes; 0: 2 MiB), one at a time, switching where a rank
- * waits, until all have returned or one ended the job. Each opens its runtime with config.sim and sim_rank. */
-spl_status spl_sim_run(spl_sim *s, size_t stack_bytes, void (*rank_main)(void *ctx, int rank), void *ctx, int *exit_code);
+/* [local] Runs rank_main(ctx, rank) for every rank, each on its own stack (bytes; 0: 2 MiB), one at a time, switching
+ * where a rank waits, until all have returned or one ended the job. Each opens its runtime with config.sim and
+ * sim_rank. */
+spl_status spl_sim_run(spl_sim *s, size_t stack_bytes, void (*rank_main)(void *ctx, int rank), void *ctx,
+                       int *exit_code);
 void spl_sim_release(spl_sim *s);
 
 /* ---------------------------------------------------------------- runtime */
@@ -49,12 +51,13 @@ typedef struct spl_runtime_config {
 
 /* [collective] Opens backend and comm: MPI when started by a launcher, else one rank. */
 spl_status spl_runtime_open(const spl_runtime_config *config, spl_runtime **out);
-/* [collective] Closes in the agreed order. Objects still alive are counted and reported through *leaked (may be NULL). */
+/* [collective] Closes in the agreed order. Objects still alive are counted and reported through *leaked (may be NULL).
+ */
 spl_status spl_runtime_close(spl_runtime *rt, int *leaked);
-/* [all ranks, whenever each is done] Says how this rank ended (exit code 0..4) and learns how the others did. With 0 it waits
- * for all of them; with a failure it waits at most `seconds` for the others' word. *speak: 1 on the lowest rank known to have
- * failed (it prints the cause). *worst: the exit code of the job as known (that of the lowest failing rank). *all: 1 when every
- * rank has ended, so that an orderly close is possible; else spl_runtime_abort. */
+/* [all ranks, whenever each is done] Says how this rank ended (exit code 0..4) and learns how the others did. With 0 it
+ * waits for all of them; with a failure it waits at most `seconds` for the others' word. *speak: 1 on the lowest rank
+ * known to have failed (it prints the cause). *worst: the exit code of the job as known (that of the lowest failing
+ * rank). *all: 1 when every rank has ended, so that an orderly close is possible; else spl_runtime_abort. */
 void spl_runtime_finish(spl_runtime *rt, int exit_code, double seconds, int *speak, int *worst, int *all);
 /* [local] Ends the job on all ranks with this exit code; does not return. */
 void spl_runtime_abort(spl_runtime *rt, int exit_code);
@@ -62,13 +65,15 @@ void spl_runtime_abort(spl_runtime *rt, int exit_code);
 int spl_rank(const spl_runtime *rt);
 int spl_size(const spl_runtime *rt);
 int spl_threads(const spl_runtime *rt);
-/* [local] What the ranks run on, in words (describe.c): "cpu"; device and kernel choices in one line; the MPI library. */
+/* [local] What the ranks run on, in words (describe.c): "cpu"; device and kernel choices in one line; the MPI library.
+ */
 const char *spl_backend_name(const spl_runtime *rt);
 const char *spl_backend_describe(const spl_runtime *rt);
 void spl_describe_mpi(char *out, size_t n);
 /* [collective] */
 spl_status spl_barrier(spl_runtime *rt);
-/* [collective] Control data over the world, host memory: in place, n doubles; op '+' or '>' (max) or '<' (min). Not counted. */
+/* [collective] Control data over the world, host memory: in place, n doubles; op '+' or '>' (max) or '<' (min). Not
+ * counted. */
 spl_status spl_agree_doubles(spl_runtime *rt, double *values, int n, char op);
 /* [collective] Gathers n bytes of every rank, in rank order, into out[size * n]; host memory. Not counted. */
 spl_status spl_gather_bytes(spl_runtime *rt, const void *mine, size_t n, void *out);
@@ -85,7 +90,12 @@ typedef struct spl_counters {
     double comm_exposed_seconds; /* the part not covered by compute */
     int64_t gemm_flops, attention_flops;
 } spl_counters;
-typedef enum spl_memory_category { SPL_MEM_WEIGHTS, SPL_MEM_ACTIVATIONS, SPL_MEM_BUFFERS, SPL_MEM_WORKSPACE } spl_memory_category;
+typedef enum spl_memory_category {
+    SPL_MEM_WEIGHTS,
+    SPL_MEM_ACTIVATIONS,
+    SPL_MEM_BUFFERS,
+    SPL_MEM_WORKSPACE
+} spl_memory_category;
 /* [local] */
 void spl_counters_get(const spl_runtime *rt, spl_counters *out);
 /* [local] Zeroes calls, bytes, seconds and flops; peaks restart from the present values. */
@@ -94,8 +104,16 @@ void spl_counters_reset(spl_runtime *rt);
 /* ---------------------------------------------------------------- mesh */
 
 typedef enum spl_role {
-    SPL_ROLE_NONE, SPL_ROLE_TENSOR, SPL_ROLE_SEQUENCE, SPL_ROLE_DATA, /* built */
-    SPL_ROLE_ULYSSES, SPL_ROLE_RING, SPL_ROLE_GATHER, SPL_ROLE_HIERARCHICAL, SPL_ROLE_FSDP, SPL_ROLE_PIPELINE, /* refused by name until they exist */
+    SPL_ROLE_NONE,
+    SPL_ROLE_TENSOR,
+    SPL_ROLE_SEQUENCE,
+    SPL_ROLE_DATA, /* built */
+    SPL_ROLE_ULYSSES,
+    SPL_ROLE_RING,
+    SPL_ROLE_GATHER,
+    SPL_ROLE_HIERARCHICAL,
+    SPL_ROLE_FSDP,
+    SPL_ROLE_PIPELINE, /* refused by name until they exist */
     SPL_ROLE_COUNT
 } spl_role;
 const char *spl_role_name(spl_role r);
@@ -130,11 +148,11 @@ typedef enum spl_place { SPL_REPLICATE, SPL_SHARD, SPL_PARTIAL } spl_place;
 typedef enum spl_scheme { SPL_CONTIGUOUS, SPL_ZIGZAG, SPL_STRIPED } spl_scheme; /* names: contiguous zigzag striped */
 
 /* What one mesh axis does to a tensor.
- * shard: dimension `dim` is cut into units of `unit` elements (a head of head_dim elements is one unit), and the units are
- * split balanced. `cover` > 1 says that each unit stands for `cover` finer ones (query heads per KV head): the finer ones
- * are split, and a rank holds every unit that one of its finer ones needs, so neighbours may overlap; the lowest holder owns.
- * `nest`: where several axes split one dimension, the axis with the lower nest is the outer one (ties: mesh order); an
- * inner axis splits the outer's local list contiguously. */
+ * shard: dimension `dim` is cut into units of `unit` elements (a head of head_dim elements is one unit), and the units
+ * are split balanced. `cover` > 1 says that each unit stands for `cover` finer ones (query heads per KV head): the
+ * finer ones are split, and a rank holds every unit that one of its finer ones needs, so neighbours may overlap; the
+ * lowest holder owns. `nest`: where several axes split one dimension, the axis with the lower nest is the outer one
+ * (ties: mesh order); an inner axis splits the outer's local list contiguously. */
 typedef struct spl_placement {
     spl_place place;
     int dim;
@@ -155,9 +173,10 @@ typedef struct spl_layout {
 /* [local] Checks dims, units, schemes. A layout with every axis replicated is spl_layout_replicated. */
 spl_status spl_layout_check(const spl_layout *l);
 void spl_layout_replicated(spl_layout *l, const spl_mesh_spec *mesh, int ndim, const int64_t *shape);
-/* [local] Parses "tp=shard(2), cp=shard(2,zigzag)", "dp=replicate", "tp=partial"; dims 1-BASED as in Lua; axes not named are
- * replicated; options in shard(...): a scheme name, unit:N, cover:N, nest:N. */
-spl_status spl_layout_parse(const char *text, const spl_mesh_spec *mesh, int ndim, const int64_t *shape, spl_layout *out);
+/* [local] Parses "tp=shard(2), cp=shard(2,zigzag)", "dp=replicate", "tp=partial"; dims 1-BASED as in Lua; axes not
+ * named are replicated; options in shard(...): a scheme name, unit:N, cover:N, nest:N. */
+spl_status spl_layout_parse(const char *text, const spl_mesh_spec *mesh, int ndim, const int64_t *shape,
+                            spl_layout *out);
 /* Writes the same notation ("replicate" where no axis does anything); returns the length it needs. */
 int spl_layout_format(const spl_layout *l, char *out, size_t n);
 int spl_layout_equal(const spl_layout *a, const spl_layout *b); /* same placements and shape, hence same holdings */
@@ -168,11 +187,13 @@ int64_t spl_layout_local_size(const spl_layout *l, const int *coords, int dim);
 
 /* ---------------------------------------------------------------- tensor */
 
-/* [local] A tensor of `mesh` with a layout, or of this rank alone (mesh and layout NULL, shape given). Contents undefined. */
+/* [local] A tensor of `mesh` with a layout, or of this rank alone (mesh and layout NULL, shape given). Contents
+ * undefined. */
 spl_status spl_tensor_create(spl_runtime *rt, spl_mesh *mesh, const spl_layout *layout, spl_dtype t,
                              spl_memory_category category, spl_tensor **out);
 spl_status spl_tensor_create_local(spl_runtime *rt, int ndim, const int64_t *shape, spl_dtype t, spl_tensor **out);
-/* [local] Drops the memory at once; other use then gives SPL_ERELEASED. The handle itself lives until spl_tensor_release. */
+/* [local] Drops the memory at once; other use then gives SPL_ERELEASED. The handle itself lives until
+ * spl_tensor_release. */
 void spl_tensor_drop(spl_tensor *t);
 void spl_tensor_release(spl_tensor *t);
 void spl_tensor_retain(spl_tensor *t);
@@ -189,9 +210,11 @@ int64_t spl_tensor_local_count(const spl_tensor *t);
 /* [local] By global index: the same values whatever the layout. `instance` tells tensors of one seed apart. */
 spl_status spl_tensor_random(spl_tensor *t, spl_random_kind kind, uint64_t seed, uint64_t instance, double a, double b);
 spl_status spl_tensor_fill(spl_tensor *t, double value);
-/* [local] Takes this rank's part out of a dense global host array of `dtype` (converted). Partial axes: coordinate 0 takes it, others zero. */
+/* [local] Takes this rank's part out of a dense global host array of `dtype` (converted). Partial axes: coordinate 0
+ * takes it, others zero. */
 spl_status spl_tensor_load(spl_tensor *t, const void *global, spl_dtype dtype);
-/* [local] This rank's part, dense, converted to `dtype`, into host memory of spl_tensor_local_count elements. And back. */
+/* [local] This rank's part, dense, converted to `dtype`, into host memory of spl_tensor_local_count elements. And back.
+ */
 spl_status spl_tensor_read(spl_tensor *t, void *host, spl_dtype dtype);
 spl_status spl_tensor_write(spl_tensor *t, const void *host, spl_dtype dtype);
 /* [local] sum, sum of squares, max, NaN count of the local part. */
@@ -200,7 +223,8 @@ spl_status spl_tensor_stats(spl_tensor *t, spl_stats *out);
 /* [local] Views share storage. narrow: an unsharded dimension, or any of a local tensor. */
 spl_status spl_tensor_narrow(spl_tensor *t, int dim, int64_t start, int64_t length, spl_tensor **out);
 spl_status spl_tensor_transpose(spl_tensor *t, int dim_a, int dim_b, spl_tensor **out);
-/* reshape: each sharded dimension must survive whole. Shares storage when t is dense, else is a view of a dense copy. */
+/* reshape: each sharded dimension must survive whole. Shares storage when t is dense, else is a view of a dense copy.
+ */
 spl_status spl_tensor_reshape(spl_tensor *t, int ndim, const int64_t *shape, spl_tensor **out);
 /* [local] Views: dimension n as [n / inner, inner], and [a, b] as a * b; a shard of whole units stays a shard. */
 spl_status spl_tensor_split(spl_tensor *t, int dim, int64_t inner, spl_tensor **out);
@@ -210,8 +234,8 @@ spl_status spl_tensor_local(spl_tensor *t, spl_tensor **out);
 spl_status spl_tensor_contiguous(spl_tensor *t, spl_tensor **out); /* dense copy, or itself retained when dense */
 spl_status spl_tensor_cast(spl_tensor *t, spl_dtype to, spl_tensor **out);
 
-/* [collective over the axes that change] The same global tensor in another layout. Always a new handle; no copy when nothing
- * changes. */
+/* [collective over the axes that change] The same global tensor in another layout. Always a new handle; no copy when
+ * nothing changes. */
 spl_status spl_redistribute(spl_tensor *t, const spl_layout *to, spl_tensor **out);
 
 /* ---------------------------------------------------------------- ops (forward). Layout rules: see op_*.c */
@@ -219,14 +243,17 @@ spl_status spl_redistribute(spl_tensor *t, const spl_layout *to, spl_tensor **ou
 spl_status spl_linear(spl_tensor *x, spl_tensor *weight, spl_tensor *bias, spl_activation act, spl_tensor **y);
 spl_status spl_norm(spl_tensor *x, spl_tensor *gamma, spl_tensor *beta, spl_norm_kind kind, double eps,
                     spl_tensor **y, spl_tensor **mean, spl_tensor **rstd); /* mean, rstd may be NULL */
-spl_status spl_embed(spl_tensor *ids, spl_tensor *table, spl_tensor **y);  /* ids i64; a table sharded by rows gives a partial y */
-spl_status spl_nll(spl_tensor *logits, spl_tensor *labels, spl_tensor **nll); /* logits [b,s,vocab] unsharded in vocab; nll f64 [b,s] */
+spl_status spl_embed(spl_tensor *ids, spl_tensor *table,
+                     spl_tensor **y); /* ids i64; a table sharded by rows gives a partial y */
+spl_status spl_nll(spl_tensor *logits, spl_tensor *labels,
+                   spl_tensor **nll); /* logits [b,s,vocab] unsharded in vocab; nll f64 [b,s] */
 spl_status spl_add(spl_tensor *a, spl_tensor *b, spl_tensor **y);
 
 /* ---------------------------------------------------------------- transformer block */
 
 typedef struct spl_block_config {
-    int64_t hidden, heads, kv_heads, head_dim, ffn; /* kv_heads 0: heads; head_dim 0: hidden / heads; ffn 0: 4 * hidden */
+    int64_t hidden, heads, kv_heads, head_dim,
+        ffn; /* kv_heads 0: heads; head_dim 0: hidden / heads; ffn 0: 4 * hidden */
     spl_norm_kind norm;
     double eps;             /* 0: 1e-5 */
     int separate_qkv;       /* 0: one head-interleaved weight; needs kv_heads == heads */
@@ -244,11 +271,13 @@ typedef struct spl_block_config {
 /* [local] Fills in defaults and refuses what cannot be (SPL_EUSAGE). */
 spl_status spl_block_create(spl_runtime *rt, const spl_block_config *config, spl_block **out);
 void spl_block_release(spl_block *b);
-/* [collective] Chooses layouts from the roles of the mesh's axes and makes the weights (normal, 0.02; by global index). */
+/* [collective] Chooses layouts from the roles of the mesh's axes and makes the weights (normal, 0.02; by global index).
+ */
 spl_status spl_block_schedule(spl_block *b, spl_mesh *mesh);
 const spl_block_config *spl_block_config_of(const spl_block *b);
 spl_mesh *spl_block_mesh(const spl_block *b);
-/* [local] Weights by name, in a fixed order: ln0_gamma ln0_beta mha_linear0_weight mha_linear0_bias (or mha_q/k/v_...) ... */
+/* [local] Weights by name, in a fixed order: ln0_gamma ln0_beta mha_linear0_weight mha_linear0_bias (or mha_q/k/v_...)
+ * ... */
 int spl_block_param_count(const spl_block *b);
 const char *spl_block_param_name(const spl_block *b, int i);
 spl_tensor *spl_block_param(const spl_block *b, int i); /* borrowed */
@@ -281,7 +310,8 @@ typedef struct spl_explain_line {
     int64_t shape[SPL_MAX_DIMS], local_shape[SPL_MAX_DIMS];
     int64_t bytes;              /* logical bytes this rank sends; 0 for an op */
 } spl_explain_line;
-/* [local] Runs the same forward on a backend without memory as `rank` of the block's mesh, and hands out each line in order. */
+/* [local] Runs the same forward on a backend without memory as `rank` of the block's mesh, and hands out each line in
+ * order. */
 spl_status spl_block_explain(const spl_block *b, int64_t batch, int64_t seq, int rank,
                              void (*line)(void *ctx, const spl_explain_line *l), void *ctx);
 
@@ -296,7 +326,8 @@ typedef struct spl_safetensors_entry {
     size_t bytes;
 } spl_safetensors_entry;
 
-/* [local] Opens and validates one file: header length, JSON, dtypes, offsets in range, not overlapping, sizes that match. */
+/* [local] Opens and validates one file: header length, JSON, dtypes, offsets in range, not overlapping, sizes that
+ * match. */
 spl_status spl_safetensors_open(const char *path, spl_safetensors **out);
 /* [local] The same checks on bytes in memory (for tests and fuzzing); `name` is used in messages. */
 spl_status spl_safetensors_parse(const void *bytes, size_t n, const char *name, spl_safetensors **out);

@@ -1,4 +1,5 @@
-/* status.h: errors as values. Every function that can fail returns a spl_status; nothing in core prints, exits or jumps. */
+/* status.h: errors as values. Every function that can fail returns a spl_status; nothing in core prints, exits or
+ * jumps. */
 #ifndef SPL_STATUS_H
 #define SPL_STATUS_H
 

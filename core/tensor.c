@@ -1,4 +1,5 @@
-/* tensor.c: tensors and their storage: making, sharing, dropping, filling, and moving this rank's part to and from the host. */
+/* tensor.c: tensors and their storage: making, sharing, dropping, filling, and moving this rank's part to and from the
+ * host. */
 #include "tensor.h"
 #include "layout.h"
 #include "rng.h"
@@ -68,8 +69,8 @@ static spl_status checked_bytes(const spl_tensor *t, size_t *bytes) {
     return spli_ok();
 }
 
-static spl_status create(spl_runtime *rt, spl_mesh *mesh, const spl_layout *layout, int ndim, const int64_t *shape, spl_dtype dtype,
-                         spl_memory_category category, spl_tensor **out) {
+static spl_status create(spl_runtime *rt, spl_mesh *mesh, const spl_layout *layout, int ndim, const int64_t *shape,
+                         spl_dtype dtype, spl_memory_category category, spl_tensor **out) {
     spl_tensor *t = NULL;
     spl_status status = spli_ok();
     size_t bytes;
@@ -108,8 +109,8 @@ static spl_status layout_fits(const spl_layout *l, const spl_mesh *m) {
     return spli_error(SPL_EARG, "the layout was made for another mesh than (%s); make it with this mesh", spec);
 }
 
-spl_status spl_tensor_create(spl_runtime *rt, spl_mesh *mesh, const spl_layout *layout, spl_dtype t, spl_memory_category category,
-                             spl_tensor **out) {
+spl_status spl_tensor_create(spl_runtime *rt, spl_mesh *mesh, const spl_layout *layout, spl_dtype t,
+                             spl_memory_category category, spl_tensor **out) {
     if (!mesh || !layout) return spli_error(SPL_EARG, "a distributed tensor needs a mesh and a layout");
     SPL_TRY(layout_fits(layout, mesh));
     return create(rt, mesh, layout, layout->ndim, layout->shape, t, category, out);
@@ -118,7 +119,8 @@ spl_status spl_tensor_create(spl_runtime *rt, spl_mesh *mesh, const spl_layout *
 spl_status spl_tensor_create_local(spl_runtime *rt, int ndim, const int64_t *shape, spl_dtype t, spl_tensor **out) {
     spl_layout plain;
     if (ndim < 0 || ndim > SPL_MAX_DIMS)
-        return spli_error(SPL_EARG, "a tensor of %d dimensions was asked for; 0 to %d are possible", ndim, SPL_MAX_DIMS);
+        return spli_error(SPL_EARG, "a tensor of %d dimensions was asked for; 0 to %d are possible", ndim,
+                          SPL_MAX_DIMS);
     spl_layout_replicated(&plain, NULL, ndim, shape);
     SPL_TRY(spl_layout_check(&plain));
     return create(rt, NULL, NULL, ndim, shape, t, SPL_MEM_ACTIVATIONS, out);
@@ -141,8 +143,8 @@ void spl_tensor_release(spl_tensor *t) {
     free(t);
 }
 
-spl_status spli_tensor_alias(spl_tensor *t, const spl_layout *layout, int ndim, const int64_t *local, const int64_t *strides,
-                             int64_t offset, spl_tensor **out) {
+spl_status spli_tensor_alias(spl_tensor *t, const spl_layout *layout, int ndim, const int64_t *local,
+                             const int64_t *strides, int64_t offset, spl_tensor **out) {
     spl_tensor *v = NULL;
     SPL_TRY(spli_tensor_usable(t, "the tensor"));
     SPL_TRY(tensor_over(t->rt, t->storage, &v));
@@ -205,8 +207,9 @@ spl_status spli_tensors_together(const char *op, spl_tensor *const *ts, int n) {
         char here[160] = "this rank alone", there[160] = "this rank alone";
         if (first->mesh) spl_mesh_format(&first->mesh->spec, here, sizeof here);
         if (ts[i]->mesh) spl_mesh_format(&ts[i]->mesh->spec, there, sizeof there);
-        return spli_error(SPL_EARG, "%s was given tensors of different meshes (%.120s and %.120s%s); make them on one mesh", op, here,
-                          there, strcmp(here, there) ? "" : ", another mesh of the same form");
+        return spli_error(SPL_EARG,
+                          "%s was given tensors of different meshes (%.120s and %.120s%s); make them on one mesh", op,
+                          here, there, strcmp(here, there) ? "" : ", another mesh of the same form");
     }
     return spli_ok();
 }
@@ -258,7 +261,8 @@ static spl_status dense_twin(spl_tensor *t, spl_tensor **out) {
 }
 
 static spl_status copy_box(const spl_tensor *from, spl_tensor *to) {
-    spl_box_args box = {.dtype = from->dtype, .ndim = from->ndim, .dst = spli_tensor_data(to), .src = spli_tensor_data(from)};
+    spl_box_args box = {
+        .dtype = from->dtype, .ndim = from->ndim, .dst = spli_tensor_data(to), .src = spli_tensor_data(from)};
     if (spl_tensor_local_count(from) == 0) return spli_ok();
     for (int d = 0; d < from->ndim; d++) {
         box.shape[d] = from->local[d];
@@ -283,15 +287,17 @@ spl_status spl_tensor_fill(spl_tensor *t, double value) {
     SPL_TRY(spli_tensor_usable(t, "the tensor"));
     SPL_TRY(dense_twin(t, &twin));
     if (spl_tensor_local_count(t) > 0)
-        SPL_GO(t->rt->backend->fill(t->rt->backend_ctx, t->rt->compute, spli_tensor_data(twin), t->dtype, spl_tensor_local_count(t),
-                                    holds_zeros(t) ? 0.0 : value), done);
+        SPL_GO(t->rt->backend->fill(t->rt->backend_ctx, t->rt->compute, spli_tensor_data(twin), t->dtype,
+                                    spl_tensor_local_count(t), holds_zeros(t) ? 0.0 : value),
+               done);
     SPL_GO(write_back(twin, t), done);
 done:
     spl_tensor_release(twin);
     return status;
 }
 
-spl_status spl_tensor_random(spl_tensor *t, spl_random_kind kind, uint64_t seed, uint64_t instance, double a, double b) {
+spl_status spl_tensor_random(spl_tensor *t, spl_random_kind kind, uint64_t seed, uint64_t instance, double a,
+                             double b) {
     spl_tensor *twin;
     spl_index_map map;
     spl_status status = spli_ok();
@@ -300,7 +306,12 @@ spl_status spl_tensor_random(spl_tensor *t, spl_random_kind kind, uint64_t seed,
     SPL_TRY(spli_index_map_of(t, &map));
     SPL_GO(dense_twin(t, &twin), map_only);
     if (spl_tensor_local_count(t) > 0) {
-        spl_random_args args = {.dtype = t->dtype, .kind = kind, .key = spli_rng_key(seed, instance, 0), .a = a, .b = b, .map = &map,
+        spl_random_args args = {.dtype = t->dtype,
+                                .kind = kind,
+                                .key = spli_rng_key(seed, instance, 0),
+                                .a = a,
+                                .b = b,
+                                .map = &map,
                                 .out = spli_tensor_data(twin)};
         SPL_GO(t->rt->backend->random(t->rt->backend_ctx, t->rt->compute, &args), done);
     }
@@ -321,7 +332,8 @@ spl_status spl_tensor_read(spl_tensor *t, void *host, spl_dtype dtype) {
     int64_t n = spl_tensor_local_count(t);
     SPL_TRY(spli_tensor_usable(t, "the tensor"));
     if (!t->rt->backend->has_memory)
-        return spli_error(SPL_EUNSUPPORTED, "backend '%s' has no memory to read values from; run with --backend cpu", t->rt->backend->name);
+        return spli_error(SPL_EUNSUPPORTED, "backend '%s' has no memory to read values from; run with --backend cpu",
+                          t->rt->backend->name);
     if (n == 0) return spli_ok();
     SPL_GO(spl_tensor_contiguous(t, &dense), done);
     SPL_GO(spl_tensor_cast(dense, dtype, &cast), done);
@@ -374,7 +386,8 @@ static void take_part(const spl_index_map *m, size_t size, const char *global, c
     for (int s = 0; s < m->nsegments[0]; s++) {
         spl_segment seg = m->segments[0][s];
         if (local_row == row_elements && seg.stride == 1) { /* whole rows follow each other */
-            memcpy(dense, global + (size_t)(seg.start * row_elements) * size, (size_t)(seg.length * row_elements) * size);
+            memcpy(dense, global + (size_t)(seg.start * row_elements) * size,
+                   (size_t)(seg.length * row_elements) * size);
             dense += (size_t)(seg.length * row_elements) * size;
             continue;
         }

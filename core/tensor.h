@@ -19,7 +19,8 @@ struct spl_tensor {
     spl_layout layout; /* valid when mesh != NULL */
     spl_dtype dtype;
     int ndim;
-    int64_t shape[SPL_MAX_DIMS], local[SPL_MAX_DIMS], strides[SPL_MAX_DIMS]; /* global; local; of the local part, in elements */
+    int64_t shape[SPL_MAX_DIMS], local[SPL_MAX_DIMS],
+        strides[SPL_MAX_DIMS]; /* global; local; of the local part, in elements */
     int64_t offset; /* elements into the storage */
 };
 
@@ -39,9 +40,10 @@ int spli_tensor_dense(const spl_tensor *t);
 spl_status spli_tensor_usable(const spl_tensor *t, const char *name);
 /* All given tensors (NULLs skipped) alive and of one mesh. */
 spl_status spli_tensors_together(const char *op, spl_tensor *const *ts, int n);
-/* The same local memory under another global meaning: new global shape, layout (its local shape must equal local), strides. */
-spl_status spli_tensor_alias(spl_tensor *t, const spl_layout *layout, int ndim, const int64_t *local, const int64_t *strides,
-                             int64_t offset, spl_tensor **out);
+/* The same local memory under another global meaning: new global shape, layout (its local shape must equal local),
+ * strides. */
+spl_status spli_tensor_alias(spl_tensor *t, const spl_layout *layout, int ndim, const int64_t *local,
+                             const int64_t *strides, int64_t offset, spl_tensor **out);
 /* Segments of each dimension at this rank, as kernels take them; free with spli_index_map_free. */
 spl_status spli_index_map_of(const spl_tensor *t, spl_index_map *out);
 void spli_index_map_free(spl_index_map *m);

@@ -12,18 +12,22 @@ spl_status spl_tensor_narrow(spl_tensor *t, int dim, int64_t start, int64_t leng
     SPL_TRY(spli_tensor_usable(t, "the tensor"));
     SPL_TRY(dim_in_range(t, dim));
     if (t->mesh && spli_layout_sharded(&t->layout, dim))
-        return spli_error(SPL_EARG, "narrow was asked to cut dimension %d, which is sharded; redistribute it to replicate first", dim + 1);
+        return spli_error(SPL_EARG,
+                          "narrow was asked to cut dimension %d, which is sharded; redistribute it to replicate first",
+                          dim + 1);
     if (start < 0 || length < 0 || start > t->local[dim] || length > t->local[dim] - start)
-        return spli_error(SPL_EARG, "narrow was asked for %lld elements from %lld of dimension %d, which has %lld", (long long)length,
-                          (long long)start + 1, dim + 1, (long long)t->local[dim]);
+        return spli_error(SPL_EARG, "narrow was asked for %lld elements from %lld of dimension %d, which has %lld",
+                          (long long)length, (long long)start + 1, dim + 1, (long long)t->local[dim]);
     int64_t local[SPL_MAX_DIMS];
     memcpy(local, t->local, sizeof local);
     local[dim] = length;
     spl_layout layout = t->layout;
     layout.shape[dim] = length;
-    for (int a = 0; t->mesh && a < layout.naxes; a++) /* an axis of one rank may name the dimension; its unit need not fit now */
+    for (int a = 0; t->mesh && a < layout.naxes;
+         a++) /* an axis of one rank may name the dimension; its unit need not fit now */
         if (layout.axes[a].place == SPL_SHARD && layout.axes[a].dim == dim) layout.axes[a] = (spl_placement){0};
-    return spli_tensor_alias(t, t->mesh ? &layout : NULL, t->ndim, local, t->strides, t->offset + start * t->strides[dim], out);
+    return spli_tensor_alias(t, t->mesh ? &layout : NULL, t->ndim, local, t->strides,
+                             t->offset + start * t->strides[dim], out);
 }
 
 spl_status spl_tensor_transpose(spl_tensor *t, int a, int b, spl_tensor **out) {
@@ -52,12 +56,14 @@ spl_status spl_tensor_reshape(spl_tensor *t, int ndim, const int64_t *shape, spl
         return spli_error(SPL_EARG, "reshape to %d dimensions was asked for; 0 to %d are possible", ndim, SPL_MAX_DIMS);
     for (int d = 0; d < t->ndim; d++) have *= t->shape[d];
     for (int d = 0; d < ndim; d++) {
-        if (shape[d] < 0) return spli_error(SPL_EARG, "reshape was given the size %lld; sizes are 0 or more", (long long)shape[d]);
+        if (shape[d] < 0)
+            return spli_error(SPL_EARG, "reshape was given the size %lld; sizes are 0 or more", (long long)shape[d]);
         SPL_TRY(spli_mul_size(want, shape[d], &want));
         local[d] = shape[d];
     }
     if (have != want)
-        return spli_error(SPL_EARG, "reshape was given a shape of %lld elements for a tensor of %lld", (long long)want, (long long)have);
+        return spli_error(SPL_EARG, "reshape was given a shape of %lld elements for a tensor of %lld", (long long)want,
+                          (long long)have);
     spl_layout layout;
     if (t->mesh) { /* a sharded dimension survives whole: the same size with the same number of elements behind it */
         layout = t->layout;
@@ -70,8 +76,11 @@ spl_status spl_tensor_reshape(spl_tensor *t, int ndim, const int64_t *shape, spl
             for (int i = from + 1; i < t->ndim; i++) behind *= t->shape[i];
             for (d = ndim - 1; d >= 0 && !(after == behind && shape[d] == t->shape[from]); d--) after *= shape[d];
             if (d < 0)
-                return spli_error(SPL_EARG, "reshape would break dimension %d, which axis '%s' shards; keep its size, or redistribute "
-                                  "it to replicate first", from + 1, layout.axis_name[a]);
+                return spli_error(
+                    SPL_EARG,
+                    "reshape would break dimension %d, which axis '%s' shards; keep its size, or redistribute "
+                    "it to replicate first",
+                    from + 1, layout.axis_name[a]);
             layout.axes[a].dim = d;
             local[d] = t->local[from];
         }
@@ -116,8 +125,8 @@ spl_status spl_tensor_split(spl_tensor *t, int dim, int64_t inner, spl_tensor **
         else if (spli_unit(p) % inner == 0) p->unit = spli_unit(p) / inner;
         else if (layout.axis_size[a] == 1) *p = (spl_placement){0};
         else
-            return spli_error(SPL_EARG, "split would cut the units of %lld in which axis '%s' shards dimension %d", (long long)spli_unit(p),
-                              layout.axis_name[a], dim + 1);
+            return spli_error(SPL_EARG, "split would cut the units of %lld in which axis '%s' shards dimension %d",
+                              (long long)spli_unit(p), layout.axis_name[a], dim + 1);
     }
     return spli_tensor_alias(t, t->mesh ? &layout : NULL, t->ndim + 1, local, strides, t->offset, out);
 }
@@ -130,7 +139,8 @@ spl_status spl_tensor_merge(spl_tensor *t, int dim, spl_tensor **out) {
     inner = t->shape[dim + 1];
     if ((t->mesh && spli_layout_sharded(&t->layout, dim + 1)) ||
         (t->local[dim] > 1 && t->local[dim + 1] > 0 && t->strides[dim] != t->strides[dim + 1] * inner))
-        return spli_error(SPL_EARG, "merge needs dimensions %d and %d dense, and the second not sharded", dim + 1, dim + 2);
+        return spli_error(SPL_EARG, "merge needs dimensions %d and %d dense, and the second not sharded", dim + 1,
+                          dim + 2);
     spl_layout layout = t->layout;
     layout.ndim = t->ndim - 1;
     for (int d = 0, from = 0; d < t->ndim - 1; d++, from++) {
@@ -181,7 +191,8 @@ spl_status spl_tensor_contiguous(spl_tensor *t, spl_tensor **out) {
         box.src_strides[d] = t->strides[d];
         box.dst_strides[d] = dense->strides[d];
     }
-    spl_status status = spl_tensor_local_count(t) ? t->rt->backend->box(t->rt->backend_ctx, t->rt->compute, &box) : spli_ok();
+    spl_status status =
+        spl_tensor_local_count(t) ? t->rt->backend->box(t->rt->backend_ctx, t->rt->compute, &box) : spli_ok();
     if (status.code != SPL_OK) spl_tensor_release(dense);
     else *out = dense;
     return status;
@@ -199,8 +210,9 @@ spl_status spl_tensor_cast(spl_tensor *t, spl_dtype to, spl_tensor **out) {
     SPL_GO(spl_tensor_contiguous(t, &dense), done);
     SPL_GO(like(t, to, &cast), done);
     if (spl_tensor_local_count(t) > 0)
-        SPL_GO(t->rt->backend->cast(t->rt->backend_ctx, t->rt->compute, spli_tensor_data(cast), to, spli_tensor_data(dense), t->dtype,
-                                    spl_tensor_local_count(t)), done);
+        SPL_GO(t->rt->backend->cast(t->rt->backend_ctx, t->rt->compute, spli_tensor_data(cast), to,
+                                    spli_tensor_data(dense), t->dtype, spl_tensor_local_count(t)),
+               done);
     *out = cast;
     cast = NULL;
 done:

@@ -1,5 +1,5 @@
-/* layout_test.c: layouts against a slow model that keeps plain lists of indices, and whole redistributions simulated for all
- * ranks of a mesh with the transfers that core works out: exact placement, not round trips. */
+/* layout_test.c: layouts against a slow model that keeps plain lists of indices, and whole redistributions simulated
+ * for all ranks of a mesh with the transfers that core works out: exact placement, not round trips. */
 #include "layout.h"
 #include "tap.h"
 #include <stdlib.h>
@@ -21,7 +21,8 @@ static int model_list(const spl_layout *l, const int *coords, int dim, int *out)
         if (l->axes[a].place == SPL_SHARD && l->axes[a].dim == dim) order[k++] = a;
     for (int i = 0; i < k; i++)
         for (int j = i + 1; j < k; j++)
-            if (l->axes[order[j]].nest < l->axes[order[i]].nest || (l->axes[order[j]].nest == l->axes[order[i]].nest && order[j] < order[i])) {
+            if (l->axes[order[j]].nest < l->axes[order[i]].nest ||
+                (l->axes[order[j]].nest == l->axes[order[i]].nest && order[j] < order[i])) {
                 int t = order[i];
                 order[i] = order[j], order[j] = t;
             }
@@ -30,7 +31,8 @@ static int model_list(const spl_layout *l, const int *coords, int dim, int *out)
     int n = (int)l->shape[dim] / unit * cover, list[MAX_N * 8], part[MAX_N * 8];
     for (int i = 0; i < n; i++) list[i] = i;
     for (int i = 0; i < k; i++) {
-        int a = order[i], P = l->axis_size[a], c = coords[a], m = 0, chunks = l->axes[a].scheme == SPL_ZIGZAG ? 2 * P : P;
+        int a = order[i], P = l->axis_size[a], c = coords[a], m = 0,
+            chunks = l->axes[a].scheme == SPL_ZIGZAG ? 2 * P : P;
         for (int part_no = 0; part_no < chunks && l->axes[a].scheme != SPL_STRIPED; part_no++) {
             int mine = part_no == c || (chunks == 2 * P && part_no == 2 * P - 1 - c);
             int begin = 0;
@@ -60,7 +62,8 @@ static int expand(const spl_segment *s, int n, int *out) {
     return count;
 }
 
-static void random_layout(spl_layout *l, int naxes, const int *sizes, int ndim, const int64_t *shape, const int *unit, const int *cover, int partials) {
+static void random_layout(spl_layout *l, int naxes, const int *sizes, int ndim, const int64_t *shape, const int *unit,
+                          const int *cover, int partials) {
     memset(l, 0, sizeof *l);
     l->ndim = ndim, l->naxes = naxes;
     for (int d = 0; d < ndim; d++) l->shape[d] = shape[d];
@@ -102,12 +105,14 @@ static void test_segments(void) {
                 int coords[SPL_MAX_AXES], want[MAX_N * 8], got[MAX_N * 8];
                 spl_segment s[MAX_N];
                 coords_of(&l, r, coords);
-                int n = spl_layout_segments(&l, coords, d, s, MAX_N), nw = model_list(&l, coords, d, want), ng = expand(s, n, got);
+                int n = spl_layout_segments(&l, coords, d, s, MAX_N), nw = model_list(&l, coords, d, want),
+                    ng = expand(s, n, got);
                 cases++;
                 if (nw != ng || memcmp(want, got, sizeof(int) * (size_t)nw)) wrong++;
                 if (spl_layout_local_size(&l, coords, d) != nw) wrong++;
                 for (int i = 1; i < n; i++)
-                    if (s[i].start == s[i - 1].start + s[i - 1].length && s[i].stride == 1 && s[i - 1].stride == 1) merged = 0;
+                    if (s[i].start == s[i - 1].start + s[i - 1].length && s[i].stride == 1 && s[i - 1].stride == 1)
+                        merged = 0;
             }
     }
     ok(wrong == 0, "segments equal the model's lists in %d random shards (%d wrong)", cases, wrong);
@@ -122,9 +127,11 @@ static void test_known(void) {
     spl_layout_replicated(&l, &mesh, 1, shape);
     l.axes[0] = (spl_placement){SPL_SHARD, 0, SPL_CONTIGUOUS, 8, 2, 0}; /* 8 query heads, 4 KV heads of 8, 3 ranks */
     int c = 0;
-    ok(spl_layout_segments(&l, &c, 0, s, 4) == 1 && s[0].start == 0 && s[0].length == 16, "KV heads of rank 0 are {0,1}");
+    ok(spl_layout_segments(&l, &c, 0, s, 4) == 1 && s[0].start == 0 && s[0].length == 16,
+       "KV heads of rank 0 are {0,1}");
     c = 1;
-    ok(spl_layout_segments(&l, &c, 0, s, 4) == 1 && s[0].start == 8 && s[0].length == 16, "KV heads of rank 1 are {1,2}");
+    ok(spl_layout_segments(&l, &c, 0, s, 4) == 1 && s[0].start == 8 && s[0].length == 16,
+       "KV heads of rank 1 are {1,2}");
     c = 2;
     ok(spl_layout_segments(&l, &c, 0, s, 4) == 1 && s[0].start == 24 && s[0].length == 8, "KV heads of rank 2 are {3}");
     int64_t eight[] = {8};
@@ -132,10 +139,12 @@ static void test_known(void) {
     spl_layout_replicated(&l, &mesh, 1, eight);
     l.axes[0] = (spl_placement){SPL_SHARD, 0, SPL_ZIGZAG, 0, 0, 0};
     c = 0;
-    ok(spl_layout_segments(&l, &c, 0, s, 4) == 2 && s[0].start == 0 && s[0].length == 2 && s[1].start == 6 && s[1].length == 2,
+    ok(spl_layout_segments(&l, &c, 0, s, 4) == 2 && s[0].start == 0 && s[0].length == 2 && s[1].start == 6 &&
+           s[1].length == 2,
        "zigzag of 8 on 2 ranks: rank 0 holds 0,1,6,7");
     c = 1;
-    ok(spl_layout_segments(&l, &c, 0, s, 4) == 1 && s[0].start == 2 && s[0].length == 4, "zigzag of 8 on 2 ranks: rank 1 holds 2..5");
+    ok(spl_layout_segments(&l, &c, 0, s, 4) == 1 && s[0].start == 2 && s[0].length == 4,
+       "zigzag of 8 on 2 ranks: rank 1 holds 2..5");
     int total = 0, most = 0, least = 1 << 30;
     mesh.axes[0].size = 4;
     int64_t odd[] = {2999};
@@ -167,7 +176,9 @@ static double share(const spl_layout *l, const int *coords, int i, int j, int ra
     for (int a = 0; a < l->naxes; a++) {
         if (l->axes[a].place != SPL_PARTIAL) continue;
         int P = l->axis_size[a];
-        if (ragged) v = coords[a] == P - 1 ? v - (P - 1) * 0.5 * (i + 1) : 0.5 * (i + 1); /* every member holds a part of the sum */
+        if (ragged)
+            v = coords[a] == P - 1 ? v - (P - 1) * 0.5 * (i + 1)
+                                   : 0.5 * (i + 1); /* every member holds a part of the sum */
         else if (coords[a] != 0) v = 0;
     }
     return v;
@@ -197,8 +208,10 @@ static void step(const spl_layout *from, const spl_layout *to, int axis, part *p
                 for (int y = 0; y < n[1]; y++)
                     for (int64_t p = 0; p < runs[0][x].length; p++)
                         for (int64_t q = 0; q < runs[1][y].length; q++) {
-                            double v = parts[source].v[(runs[0][x].a + p * runs[0][x].a_step) * parts[source].cols + runs[1][y].a + q * runs[1][y].a_step];
-                            double *dst = &next[r].v[(runs[0][x].b + p * runs[0][x].b_step) * next[r].cols + runs[1][y].b + q * runs[1][y].b_step];
+                            double v = parts[source].v[(runs[0][x].a + p * runs[0][x].a_step) * parts[source].cols +
+                                                       runs[1][y].a + q * runs[1][y].a_step];
+                            double *dst = &next[r].v[(runs[0][x].b + p * runs[0][x].b_step) * next[r].cols +
+                                                     runs[1][y].b + q * runs[1][y].b_step];
                             *dst = sums ? *dst + v : *dst != 0 ? 1e300 : v; /* an element that comes twice is a fault */
                         }
             free(runs[0]);
@@ -226,7 +239,8 @@ static void test_paths(void) {
             parts[r] = make_part(&from, coords);
             model_list(&from, coords, 0, rows), model_list(&from, coords, 1, cols);
             for (int i = 0; i < parts[r].rows; i++)
-                for (int j = 0; j < parts[r].cols; j++) parts[r].v[i * parts[r].cols + j] = share(&from, coords, rows[i], cols[j], 1);
+                for (int j = 0; j < parts[r].cols; j++)
+                    parts[r].v[i * parts[r].cols + j] = share(&from, coords, rows[i], cols[j], 1);
         }
         spli_layout_step steps[SPLI_MAX_STEPS];
         int n = spli_layout_path(&from, &to, steps);
@@ -251,7 +265,8 @@ static void test_paths(void) {
                 continue;
             }
             for (int a = 0; a < to.naxes; a++)
-                if (to.axes[a].place == SPL_PARTIAL && to.axis_size[a] > 1) partial = 1, first = first && coords[a] == 0;
+                if (to.axes[a].place == SPL_PARTIAL && to.axis_size[a] > 1)
+                    partial = 1, first = first && coords[a] == 0;
             for (int i = 0; i < nr; i++)
                 for (int j = 0; j < nc; j++) {
                     double v = parts[r].v[i * nc + j], want = 1000 * rows[i] + cols[j] + 1;
@@ -274,7 +289,8 @@ static void test_paths(void) {
         free(sum);
         free(copies);
     }
-    ok(wrong == 0, "every element is where the target layout wants it, once, on %d ranks of random meshes (%d wrong)", cases, wrong);
+    ok(wrong == 0, "every element is where the target layout wants it, once, on %d ranks of random meshes (%d wrong)",
+       cases, wrong);
     ok(strays == 0, "every path arrives (%d did not; longest %d steps)", strays, longest);
     ok(idle == 0, "equal layouts need no step (%d did)", idle);
 }
@@ -303,18 +319,32 @@ static void test_text(void) {
     int64_t shape[] = {4, 12};
     spl_layout l, again;
     char text[200];
-    const char *good[] = {"replicate", "cp=shard(1,zigzag), tp=shard(2,unit:4)", "cp=partial, tp=shard(1,striped)", "cp=shard(2,unit:2,cover:3,nest:2), tp=shard(2,unit:2,cover:3,nest:1)"};
+    const char *good[] = {"replicate", "cp=shard(1,zigzag), tp=shard(2,unit:4)", "cp=partial, tp=shard(1,striped)",
+                          "cp=shard(2,unit:2,cover:3,nest:2), tp=shard(2,unit:2,cover:3,nest:1)"};
     for (int i = 0; i < 4; i++) {
         spl_status s = spl_layout_parse(good[i], &mesh, 2, shape, &l);
         spl_layout_format(&l, text, sizeof text);
-        ok(s.code == SPL_OK && !strcmp(text, good[i]) && spl_layout_parse(text, &mesh, 2, shape, &again).code == SPL_OK &&
-               spl_layout_equal(&l, &again), "'%s' reads and writes alike", good[i]);
+        ok(s.code == SPL_OK && !strcmp(text, good[i]) &&
+               spl_layout_parse(text, &mesh, 2, shape, &again).code == SPL_OK && spl_layout_equal(&l, &again),
+           "'%s' reads and writes alike", good[i]);
     }
-    const char *bad[] = {"tp", "tp=", "xx=partial", "tp=shard", "tp=shard(3)", "tp=shard(0)", "tp=shard(1,foo)", "tp=shard(2,unit:5)",
-                         "tp=partial, tp=partial", "tp=shard(1", "cp=shard(2,unit:2),tp=shard(2)", "tp=shard(1,unit:0)", "tp=partial x"};
+    const char *bad[] = {"tp",
+                         "tp=",
+                         "xx=partial",
+                         "tp=shard",
+                         "tp=shard(3)",
+                         "tp=shard(0)",
+                         "tp=shard(1,foo)",
+                         "tp=shard(2,unit:5)",
+                         "tp=partial, tp=partial",
+                         "tp=shard(1",
+                         "cp=shard(2,unit:2),tp=shard(2)",
+                         "tp=shard(1,unit:0)",
+                         "tp=partial x"};
     for (int i = 0; i < 13; i++) {
         spl_status s = spl_layout_parse(bad[i], &mesh, 2, shape, &l);
-        ok(s.code == SPL_EARG && strlen(s.message) > 10, "'%s' is refused: %s", bad[i], s.code ? s.message : "(accepted)");
+        ok(s.code == SPL_EARG && strlen(s.message) > 10, "'%s' is refused: %s", bad[i],
+           s.code ? s.message : "(accepted)");
     }
 }
 

@@ -1,4 +1,5 @@
-/* plan_test.c: masks and attention plans against brute force over all pairs, for any segments and slices; no rank is needed. */
+/* plan_test.c: masks and attention plans against brute force over all pairs, for any segments and slices; no rank is
+ * needed. */
 #include "attn.h"
 #include "tap.h"
 #include <stdlib.h>
@@ -40,7 +41,8 @@ static void random_mask(spli_mask *m) {
 }
 
 static void shard(int64_t n, int parts, int c, spl_scheme scheme, spli_segments *out) {
-    spl_layout l = {.ndim = 1, .naxes = 1, .shape = {n}, .axis_size = {parts}, .axes = {{.place = SPL_SHARD, .scheme = scheme}}};
+    spl_layout l = {
+        .ndim = 1, .naxes = 1, .shape = {n}, .axis_size = {parts}, .axes = {{.place = SPL_SHARD, .scheme = scheme}}};
     if (spli_layout_segments(&l, &c, 0, -1, out).code != SPL_OK) abort();
 }
 
@@ -67,7 +69,8 @@ static void test_masks(void) {
     spli_mask m = {.seq_q = 8, .seq_k = 8, .n = 1, .slices = {{0, 9, 0, 8, SPLI_FULL}}};
     ok(spli_mask_check(&m).code == SPL_EUSAGE, "a slice outside the sequence is refused");
     spli_mask_causal(&m, 4, 10);
-    ok(visible(&m, 0, 6) && !visible(&m, 0, 7) && visible(&m, 3, 9), "causal with more keys than queries is aligned at the end");
+    ok(visible(&m, 0, 6) && !visible(&m, 0, 7) && visible(&m, 3, 9),
+       "causal with more keys than queries is aligned at the end");
 }
 
 static void test_plans(void) {
@@ -103,7 +106,8 @@ static void test_plans(void) {
         spli_segments_free(&q);
         spli_segments_free(&kv);
     }
-    ok(wrong == 0, "every visible pair is in exactly one piece of %d random plans, %d of them empty (%d wrong)", made, empty, wrong);
+    ok(wrong == 0, "every visible pair is in exactly one piece of %d random plans, %d of them empty (%d wrong)", made,
+       empty, wrong);
 }
 
 static uint64_t hash_of(const spli_mask *m, spl_scheme scheme, int parts) {
@@ -124,8 +128,9 @@ static void test_hash(void) {
     spli_mask_causal(&causal, 16, 16), spli_mask_full(&full, 16, 16), spli_mask_causal(&longer, 17, 17);
     uint64_t h = hash_of(&causal, SPL_CONTIGUOUS, 2);
     ok(h == hash_of(&causal, SPL_CONTIGUOUS, 2), "equal plans have equal hashes");
-    ok(h != hash_of(&full, SPL_CONTIGUOUS, 2) && h != hash_of(&longer, SPL_CONTIGUOUS, 2) && h != hash_of(&causal, SPL_ZIGZAG, 2) &&
-           h != hash_of(&causal, SPL_CONTIGUOUS, 4), "mask, length, scheme and ranks change the hash");
+    ok(h != hash_of(&full, SPL_CONTIGUOUS, 2) && h != hash_of(&longer, SPL_CONTIGUOUS, 2) &&
+           h != hash_of(&causal, SPL_ZIGZAG, 2) && h != hash_of(&causal, SPL_CONTIGUOUS, 4),
+       "mask, length, scheme and ranks change the hash");
 }
 
 int main(void) {

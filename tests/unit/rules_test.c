@@ -1,5 +1,5 @@
-/* rules_test.c: the layout rules of ops, forward and cotangent, on a dry mesh (no memory, no other rank): every combination of
- * placements on one axis is either the documented result or a refusal. */
+/* rules_test.c: the layout rules of ops, forward and cotangent, on a dry mesh (no memory, no other rank): every
+ * combination of placements on one axis is either the documented result or a refusal. */
 #include "attn.h"
 #include "block.h"
 #include "op.h"
@@ -35,8 +35,11 @@ static int rules(const spli_op *op, const void *attrs, spl_tensor **in, const ch
     memset(got, 0, sizeof got);
     memcpy(c.in, in, sizeof(spl_tensor *) * (size_t)op->nin);
     spl_status s = op->layouts(&c, out);
-    if (!y) return ok(s.code == SPL_EARG && strstr(s.message, "Redistribute") != NULL, "%s refuses: %s", op->name, s.code ? s.message : "(accepted)");
-    if (!ok(s.code == SPL_OK && !strcmp(text_of(&out[0].layout), y), "%s gives %s (%s)", op->name, y, s.code ? s.message : text_of(&out[0].layout)))
+    if (!y)
+        return ok(s.code == SPL_EARG && strstr(s.message, "Redistribute") != NULL, "%s refuses: %s", op->name,
+                  s.code ? s.message : "(accepted)");
+    if (!ok(s.code == SPL_OK && !strcmp(text_of(&out[0].layout), y), "%s gives %s (%s)", op->name, y,
+            s.code ? s.message : text_of(&out[0].layout)))
         return 0;
     spl_layout dy = out[0].layout;
     for (int a = 0; a < dy.naxes; a++) /* the cotangent of a pending sum is replicated */
@@ -44,8 +47,10 @@ static int rules(const spli_op *op, const void *attrs, spl_tensor **in, const ch
     op->cotangents(&c, &dy, got);
     for (int i = 0; i < op->nin; i++) {
         if (!in[i] || !din[i]) continue;
-        ok(!strcmp(text_of(&got[i]), din[i]), "%s: cotangent of input %d is %s (%s)", op->name, i + 1, din[i], text_of(&got[i]));
-        ok(spl_layout_check(&got[i]).code == SPL_OK && got[i].ndim == in[i]->ndim, "%s: cotangent of input %d has its shape", op->name, i + 1);
+        ok(!strcmp(text_of(&got[i]), din[i]), "%s: cotangent of input %d is %s (%s)", op->name, i + 1, din[i],
+           text_of(&got[i]));
+        ok(spl_layout_check(&got[i]).code == SPL_OK && got[i].ndim == in[i]->ndim,
+           "%s: cotangent of input %d has its shape", op->name, i + 1);
     }
     return 1;
 }
@@ -59,13 +64,15 @@ static const struct {
     {"replicate", "tp=shard(1)", "tp=shard(1)", "tp=shard(3)", "tp=partial", "tp=shard(1)", "tp=shard(1)"},
     {"replicate", "tp=shard(1,unit:4)", NULL, "tp=shard(3,unit:4)", "tp=partial", "tp=shard(1,unit:4)", NULL},
     {"tp=shard(3,unit:2)", "tp=shard(2,unit:2)", NULL, "tp=partial", "tp=shard(3,unit:2)", "tp=shard(2,unit:2)", NULL},
-    {"dp=shard(1), tp=shard(3)", "tp=shard(2)", NULL, "dp=shard(1), tp=partial", "dp=shard(1), tp=shard(3)", "dp=partial, tp=shard(2)", NULL},
-    {"dp=shard(1)", "tp=shard(1)", "tp=shard(1)", "dp=shard(1), tp=shard(3)", "dp=shard(1), tp=partial", "dp=partial, tp=shard(1)",
-     "dp=partial, tp=shard(1)"},
+    {"dp=shard(1), tp=shard(3)", "tp=shard(2)", NULL, "dp=shard(1), tp=partial", "dp=shard(1), tp=shard(3)",
+     "dp=partial, tp=shard(2)", NULL},
+    {"dp=shard(1)", "tp=shard(1)", "tp=shard(1)", "dp=shard(1), tp=shard(3)", "dp=shard(1), tp=partial",
+     "dp=partial, tp=shard(1)", "dp=partial, tp=shard(1)"},
     {"tp=shard(3)", "replicate", NULL, NULL, NULL, NULL, NULL},
     {"tp=shard(1)", "tp=shard(1)", NULL, NULL, NULL, NULL, NULL},
     {"tp=shard(3)", "tp=shard(2,striped)", NULL, NULL, NULL, NULL, NULL},
-    {"tp=shard(3)", "tp=shard(2)", "replicate", NULL, NULL, NULL, NULL}, /* a bias before the reduction would be added twice */
+    {"tp=shard(3)", "tp=shard(2)", "replicate", NULL, NULL, NULL,
+     NULL}, /* a bias before the reduction would be added twice */
     {"tp=partial", "tp=shard(1)", NULL, NULL, NULL, NULL, NULL},
     {"replicate", "tp=shard(1)", "replicate", NULL, NULL, NULL, NULL},
 };
@@ -122,7 +129,8 @@ static void test_attention(void) {
         const char *q, *kv, *out, *dkv;
     } cases[] = {
         {"replicate", "replicate", "replicate", "replicate"},
-        {"dp=shard(1), tp=shard(3)", "dp=shard(1), tp=shard(3,cover:2)", "dp=shard(1), tp=shard(3)", "dp=shard(1), tp=shard(3,cover:2)"},
+        {"dp=shard(1), tp=shard(3)", "dp=shard(1), tp=shard(3,cover:2)", "dp=shard(1), tp=shard(3)",
+         "dp=shard(1), tp=shard(3,cover:2)"},
         {"tp=shard(2,zigzag)", "replicate", "tp=shard(2,zigzag)", "tp=partial"}, /* gathered keys */
         {"tp=shard(3)", "tp=shard(3)", NULL, NULL},
         {"tp=shard(3)", "replicate", NULL, NULL},
@@ -131,7 +139,8 @@ static void test_attention(void) {
         {"tp=partial", "replicate", NULL, NULL},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        spl_tensor *in[] = {make(SPL_F32, 4, q, cases[i].q), make(SPL_F32, 4, kv, cases[i].kv), make(SPL_F32, 4, kv, cases[i].kv)};
+        spl_tensor *in[] = {make(SPL_F32, 4, q, cases[i].q), make(SPL_F32, 4, kv, cases[i].kv),
+                            make(SPL_F32, 4, kv, cases[i].kv)};
         const char *din[] = {cases[i].out, cases[i].dkv, cases[i].dkv};
         rules(&spli_op_attention, &attrs, in, cases[i].out, din);
         for (int k = 0; k < 3; k++) spl_tensor_release(in[k]);
@@ -144,8 +153,8 @@ static void test_roles(void) {
         spl_mesh_spec spec = {.naxes = 2, .axes = {{"a", 2, SPL_ROLE_DATA}, {"b", 2, (spl_role)r}}};
         spl_status s = spli_schedule_check(&spec);
         int built = r == SPL_ROLE_TENSOR || r == SPL_ROLE_SEQUENCE || r == SPL_ROLE_DATA;
-        ok(built ? s.code == SPL_OK : s.code == SPL_EUSAGE && strstr(s.message, "b=2:sequence"), "role '%s': %s", spl_role_name((spl_role)r),
-           s.code ? s.message : "scheduled");
+        ok(built ? s.code == SPL_OK : s.code == SPL_EUSAGE && strstr(s.message, "b=2:sequence"), "role '%s': %s",
+           spl_role_name((spl_role)r), s.code ? s.message : "scheduled");
     }
 }
 
