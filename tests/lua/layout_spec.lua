@@ -1,8 +1,7 @@
 -- layout_spec.lua: who holds what, for meshes of any size looked at from one rank, against the slow lists of
 -- holdings.lua.
-package.path = "tests/support/?.lua;" .. package.path
 local spl = require "spl"
-local holdings = require "holdings"
+local holdings = require "tests.support.holdings"
 
 local function expand(segments)
     local out = {}

@@ -1,9 +1,8 @@
 -- redistribute_spec.lua: between any two layouts, on random meshes of this world: every element of every rank is
 -- compared with the explicit lists of holdings.lua, in both directions; pending sums are summed by hand; bytes are
 -- counted independently.
-package.path = "tests/support/?.lua;" .. package.path
 local spl = require "spl"
-local holdings = require "holdings"
+local holdings = require "tests.support.holdings"
 
 local names = { "a1", "a2", "a3" }
 local world = spl.size()

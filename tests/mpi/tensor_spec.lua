@@ -1,8 +1,7 @@
 -- tensor_spec.lua: tensors over several ranks: values by global index, whole-tensor numbers, gather, errors that all
 -- ranks see.
-package.path = "tests/support/?.lua;" .. package.path
 local spl = require "spl"
-local holdings = require "holdings"
+local holdings = require "tests.support.holdings"
 
 local rank, world = spl.rank(), spl.size()
 
