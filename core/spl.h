@@ -240,15 +240,15 @@ spl_status spl_redistribute(spl_tensor *t, const spl_layout *to, spl_tensor **ou
 
 /* ---------------------------------------------------------------- collectives on tensors of one rank */
 
-/* [collective over the axis] On tensors of this rank alone that lie densely (views too), element after element. P members,
- * `c` is this one's coordinate; counts are equal on all members:
+/* [collective over the axis] On tensors of this rank alone that lie densely (views too), element after element. Of P
+ * members this is number c; counts are equal on all:
  *   all-gather       n -> P*n, parts in member order       in place: send is part c of recv
  *   reduce-scatter   P*n -> n, part c of the sum           in place: recv is part c of send
  *   all-reduce       n -> n, the sum                       in place: both are the same elements
- *   broadcast        n -> n, member root's send            in place: the same elements; send may be NULL where c != root
+ *   broadcast        n -> n, member root's send            in place: the same elements; c != root: send may be NULL
  *   all-to-all       P*n -> P*n, part j to member j        never in place
  *   barrier          both NULL
- * SPL_EARG for other counts, two dtypes, layouts and any other sharing of memory; SPL_ERELEASED. root: broadcast only. */
+ * SPL_EARG: other counts, two dtypes, a layout, any other sharing of memory. SPL_ERELEASED. root: broadcast only. */
 spl_status spl_collective(spl_mesh *m, int axis, spl_coll_kind kind, spl_tensor *send, spl_tensor *recv, int root);
 /* [collective over the axis] A step round the ring: send goes to member c + by, recv comes from c - by (mod P). */
 spl_status spl_ring_shift(spl_mesh *m, int axis, spl_tensor *send, spl_tensor *recv, int64_t by);

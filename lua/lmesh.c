@@ -3,7 +3,8 @@
 #include <string.h>
 #include "lspl.h"
 
-static const char *const fields[] = {"axes", "size", "spec", "coord", "release", NULL};
+static const char *const fields[] = {"axes",       "size",           "spec",       "coord",     "release", "all_gather",
+                                     "all_reduce", "reduce_scatter", "all_to_all", "broadcast", "shift",   NULL};
 
 static void push_spec_text(lua_State *L, const spl_mesh_spec *spec) {
     char text[SPL_MAX_AXES * (SPL_NAME_BYTES + 48)];
@@ -89,16 +90,20 @@ static int mesh_parse(lua_State *L) {
     return 1;
 }
 
-static int mesh_coord(lua_State *L) {
-    spl_mesh *m = lspl_check_mesh(L, 1, "mesh:coord", "self");
-    if (lua_type(L, 2) != LUA_TSTRING) lspl_bad_argument(L, "mesh:coord", "axis", "the name of an axis", 2);
-    int axis = spl_mesh_find(m, lua_tostring(L, 2));
+int lspl_axis(lua_State *L, int index, const char *function, spl_mesh *m) {
+    if (lua_type(L, index) != LUA_TSTRING) lspl_bad_argument(L, function, "axis", "the name of an axis", index);
+    int axis = spl_mesh_find(m, lua_tostring(L, index));
     if (axis < 0) {
         push_spec_text(L, spl_mesh_spec_of(m));
-        lspl_raisef(L, SPL_EARG, "mesh:coord: there is no axis '%s' in the mesh \"%s\"", lua_tostring(L, 2),
+        lspl_raisef(L, SPL_EARG, "%s: there is no axis '%s' in the mesh \"%s\"", function, lua_tostring(L, index),
                     lua_tostring(L, -1));
     }
-    lua_pushinteger(L, spl_mesh_coord(m, axis));
+    return axis;
+}
+
+static int mesh_coord(lua_State *L) {
+    spl_mesh *m = lspl_check_mesh(L, 1, "mesh:coord", "self");
+    lua_pushinteger(L, spl_mesh_coord(m, lspl_axis(L, 2, "mesh:coord", m)));
     return 1;
 }
 
@@ -154,6 +159,7 @@ void lspl_open_mesh(lua_State *L) {
     luaL_newmetatable(L, LSPL_MESH);
     luaL_setfuncs(L, meta, 0);
     luaL_newlib(L, methods);
+    lspl_mesh_collectives(L);
     lua_pushcclosure(L, mesh_index, 1);
     lua_setfield(L, -2, "__index");
     lua_pop(L, 1);

@@ -40,6 +40,7 @@ int lspl_is(lua_State *L, int index, const char *type);
 void lspl_push_mesh(lua_State *L, spl_mesh *m);                                   /* retains m */
 /* `m` (or NULL) says where this rank stands. */
 void lspl_push_layout(lua_State *L, const spl_layout *layout, const spl_mesh *m);
+int lspl_axis(lua_State *L, int index, const char *function, spl_mesh *m); /* the axis of this name, counted from 0 */
 /* A layout of `mesh` for this shape, given as a layout object or in the notation of spl_layout_parse. */
 void lspl_layout_argument(lua_State *L, int index, const char *function, const spl_mesh_spec *mesh, int ndim,
                           const int64_t *shape, spl_layout *out);
@@ -88,6 +89,9 @@ void lspl_tensor_value_methods(lua_State *L); /* adds the methods that carry val
 void lspl_open_values(lua_State *L);          /* spl.from_table */
 /* The local part as doubles in a new userdata on the stack. */
 double *lspl_read_doubles(lua_State *L, spl_tensor *t);
+
+/* lcollective.c */
+void lspl_mesh_collectives(lua_State *L); /* adds all_gather and its like to the table of methods on top */
 
 /* Each adds its functions to the table `spl` on top of the stack. */
 void lspl_open_error(lua_State *L);
