@@ -154,13 +154,13 @@ $(GEN)/modules.c: $(BUILD)/embed $(embedded) $(BUILD)/links
 LIBS = $(BLAS_LIBS) $(XSMM_LIBS) $(JANSSON_LIBS) $(MPI_LIBS) -lm
 
 $(BUILD)/libspl.a: $(lib_obj) $(BUILD)/links
-	$(call quiet,AR,$@)rm -f $@ && $(AR) rcs $@ $(lib_obj)
+	$(call quiet,AR,$@)rm -f $@.new && $(AR) rcs $@.new $(lib_obj) && mv $@.new $@
 
 # C modules of Lua import the interpreter's symbols from a shared liblua; -E is for modules that want the host's own.
+# What others read is moved into place when it is whole: two makes, or a make and a run, may happen at once.
 $(BUILD)/spl: $(lua_obj) $(BUILD)/libspl.a
 	$(call quiet,LD,$@)$(CC) $(ALL_LDFLAGS) -Wl,-E $(lua_obj) $(BUILD)/libspl.a $(LUA_LIBS) $(EDIT_LIBS) $(PCRE_LIBS) $(LIBS) \
-	    $(if $(PARTIAL),-Wl$(comma)--unresolved-symbols=ignore-all) -o $@
-comma := ,
+	    -o $@.new && mv $@.new $@
 
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%_test.o $(BUILD)/libspl.a
 	$(call quiet,LD,$@)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) $< $(BUILD)/libspl.a $(LIBS) -o $@

@@ -228,7 +228,8 @@ static void say(const lspl_host *host) {
     char text[LSPL_TEXT_BYTES + 64]; /* in one write, so that nothing of another rank gets between */
     int rank = host->runtime ? spl_rank(host->runtime) : 0;
     if (getenv(LSPL_LAUNCHER_MARK)) { /* the launcher holds it back until the end */
-        snprintf(text, sizeof text, "%cspl: rank %d: %s\n%c", LSPL_CAUSE_BEGIN, rank, host->cause, LSPL_CAUSE_END);
+        snprintf(text, sizeof text, "%cspl: rank %d: %s\n%c", host->signal ? LSPL_INTERRUPT_BEGIN : LSPL_CAUSE_BEGIN,
+                 rank, host->cause, LSPL_CAUSE_END);
     } else snprintf(text, sizeof text, "spl: rank %d: %s\n", rank, host->cause);
     fflush(stdout);
     fputs(text, stderr);

@@ -95,9 +95,11 @@ static void build_command(words *w, const lspl_options *o, const char *own) {
 /* ---- passing on what mpirun prints ---- */
 
 typedef struct outlet {
-    int holding;               /* between the marks */
-    char *held[2];             /* [0] the cause kept (of the lowest rank), [1] the one being read */
+    int holding;    /* the mark that began what is being held back; 0: passing on */
+    char *reading;  /* what is being held back */
     size_t used;
+    char *cause;    /* of the lowest rank */
+    char *interrupt; /* the same of ranks that were interrupted */
 } outlet;
 
 static int rank_of_cause(const char *text) {
@@ -106,35 +108,45 @@ static int rank_of_cause(const char *text) {
 }
 
 static void hold(outlet *o, char c) {
-    if (!o->held[1]) o->held[1] = malloc(LSPL_TEXT_BYTES + 128), o->used = 0;
-    if (!o->held[1] || o->used + 2 > LSPL_TEXT_BYTES + 128) return;
-    o->held[1][o->used++] = c;
-    o->held[1][o->used] = 0;
+    enum { MOST = LSPL_TEXT_BYTES + 128 };
+    if (!o->reading) o->reading = malloc(MOST), o->used = 0;
+    if (!o->reading || o->used + 2 > MOST) return;
+    o->reading[o->used++] = c;
+    o->reading[o->used] = 0;
 }
 
 static void keep_lowest(outlet *o) {
-    if (!o->held[1]) return;
-    int better = !o->held[0] || rank_of_cause(o->held[1]) < rank_of_cause(o->held[0]);
-    if (better) {
-        free(o->held[0]);
-        o->held[0] = o->held[1];
-    } else free(o->held[1]);
-    o->held[1] = NULL;
+    char **kept = o->holding == LSPL_INTERRUPT_BEGIN ? &o->interrupt : &o->cause;
+    if (o->reading && rank_of_cause(o->reading) <= rank_of_cause(*kept)) {
+        char *gone = *kept;
+        *kept = o->reading;
+        o->reading = gone;
+    }
+    free(o->reading);
+    o->reading = NULL;
+    o->holding = 0;
+}
+
+static const char *find_mark(const char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (bytes[i] == LSPL_CAUSE_BEGIN || bytes[i] == LSPL_INTERRUPT_BEGIN) return bytes + i;
+    }
+    return NULL;
 }
 
 static void pass_on(outlet *o, const char *bytes, size_t n) {
     for (size_t i = 0; i < n;) {
         if (o->holding) {
-            if (bytes[i] == LSPL_CAUSE_END) o->holding = 0, keep_lowest(o);
+            if (bytes[i] == LSPL_CAUSE_END) keep_lowest(o);
             else hold(o, bytes[i]);
             i++;
             continue;
         }
-        const char *mark = memchr(bytes + i, LSPL_CAUSE_BEGIN, n - i);
+        const char *mark = find_mark(bytes + i, n - i);
         size_t plain = mark ? (size_t)(mark - bytes) - i : n - i;
         fwrite(bytes + i, 1, plain, stderr); /* unbuffered */
         i += plain;
-        if (mark) o->holding = 1, i++;
+        if (mark) o->holding = bytes[i++];
     }
 }
 
@@ -192,19 +204,20 @@ static int attend(pid_t pid, int from, outlet *o) {
     return status;
 }
 
-static int exit_code(int status, const outlet *o) {
-    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    if (interrupted) {
-        if (!o->held[0]) fprintf(stderr, "spl: interrupted by %s\n", interrupted == SIGTERM ? "SIGTERM" : "SIGINT");
-        return 1;
-    }
-    if (code == 127) return 3;
-    if (code > 128 && !o->held[0]) {
-        int number = code - 128;
+/* Says why the job failed, where there is anything to say, and returns its exit code. */
+static int conclude(int status, outlet *o) {
+    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), number = code - 128;
+    if (o->holding) keep_lowest(o);
+    const char *cause = o->cause ? o->cause : interrupted || code <= 128 ? o->interrupt : NULL;
+    if (cause) fputs(cause, stderr);
+    else if (interrupted) fprintf(stderr, "spl: interrupted by %s\n", interrupted == SIGTERM ? "SIGTERM" : "SIGINT");
+    else if (number > 0) {
         fprintf(stderr, "spl: a rank was ended by signal %d (%s)%s\n", number, strsignal(number),
                 number == SIGKILL ? "; the system does that when memory runs out" : "");
     }
-    return code > 128 ? 1 : code;
+    free(o->cause);
+    free(o->interrupt);
+    return code == 127 ? 3 : code > 128 || interrupted ? 1 : code;
 }
 
 int lspl_launch(const lspl_options *options) {
@@ -236,10 +249,7 @@ int lspl_launch(const lspl_options *options) {
     close(err[1]);
     child_pid = pid;
     int status = pid > 0 ? attend(pid, err[0], &o) : 256;
-    keep_lowest(&o);
-    if (o.held[0]) fputs(o.held[0], stderr);
-    int code = exit_code(status, &o);
-    free(o.held[0]);
+    int code = conclude(status, &o);
     free(w.v);
     close(err[0]);
     return code;

@@ -13,7 +13,8 @@ function spl.rank() end
 ---@return integer
 function spl.size() end
 
---- [local] Threads that kernels of this rank use: its share of the cores unless --threads or OMP_NUM_THREADS says otherwise.
+--- [local] Threads that kernels of this rank use: its share of the cores unless --threads or OMP_NUM_THREADS says
+--- otherwise.
 ---@return integer
 function spl.threads() end
 
@@ -32,7 +33,8 @@ function spl.max(x, ...) end
 ---@return number ...
 function spl.min(x, ...) end
 
---- [collective] The sum of the ranks' values, for each argument, added in rank order: equal on all ranks to the last bit.
+--- [collective] The sum of the ranks' values, for each argument, added in rank order: equal on all ranks to the last
+--- bit.
 ---@param x number
 ---@param ... number
 ---@return number ...
@@ -43,16 +45,17 @@ function spl.sum(x, ...) end
 ---@return string[]
 function spl.gather(text) end
 
---- [local] What this rank has done since the start or the last reset: `calls` and `bytes` by collective ("all-gather" ...) and
---- in `total` (logical bytes sent), `comm_seconds` inside communication, `comm_exposed_seconds` of them not covered by compute,
---- `gemm_flops`, `attention_flops`, and `memory` as spl.memory gives it.
+--- [local] What this rank has done since the start or the last reset: `calls` and `bytes` by collective ("all-gather"
+--- ...) and in `total` (logical bytes sent), `comm_seconds` inside communication, `comm_exposed_seconds` of them not
+--- covered by compute, `gemm_flops`, `attention_flops`, and `memory` as spl.memory gives it.
 ---@return table
 function spl.counters() end
 
 --- [local] Sets calls, bytes, seconds and FLOPs to zero; the peaks of memory start again from what is held now.
 function spl.reset_counters() end
 
---- [local] Bytes that core holds on this rank: {now = , peak = }, each by category: weights, activations, buffers, workspace.
+--- [local] Bytes that core holds on this rank: {now = , peak = }, each by category: weights, activations, buffers,
+--- workspace.
 ---@return table
 function spl.memory() end
 
@@ -76,7 +79,8 @@ function spl.facts() end
 ---@return string
 function spl.executable() end
 
---- [local] Whether ranks agree on each collective before data moves (as --check-collectives does). Every rank must set the same.
+--- [local] Whether ranks agree on each collective before data moves (as --check-collectives does). Every rank must set
+--- the same.
 ---@param on boolean
 function spl.check_collectives(on) end
 
@@ -86,8 +90,9 @@ function spl.check_collectives(on) end
 ---@return string?
 function spl.nearest(word, list) end
 
---- [local] Raises an error object {code, message, rank, exit}. Codes: usage (exit code 2), environment (3), disagree and stall
---- (4), and with 1 argument, memory, io, format, released, numeric, interrupt, unsupported, internal. It prints as its message.
+--- [local] Raises an error object {code, message, rank, exit}. Codes: usage (exit code 2), environment (3), disagree
+--- and stall (4), and with 1 argument, memory, io, format, released, numeric, interrupt, unsupported, internal. It
+--- prints as its message.
 ---@param options {code: string?, message: string} code is "argument" when absent
 function spl.error(options) end
 

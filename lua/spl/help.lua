@@ -2,8 +2,8 @@
 local core = require "spl.core"
 local help = {}
 
--- The documented functions of one file: {name, signature, text = {lines}} in order. A function whose name begins with the
--- module's own (args.args) is known by it alone.
+-- The documented functions of one file: {name, signature, text = {lines}} in order. A function whose name begins with
+-- the module's own (args.args) is known by it alone.
 local function entries_of(path, text)
     local module = path:match("^spl/(.*)%.lua$")
     local list, doc = {}, {}

@@ -9,6 +9,7 @@ local spl = require "spl"
 local test = {}
 
 local SEED = 20241117
+local MEETINGS = 20
 local failed_to_meet = "the ranks cannot meet again after this test, so the run ends here"
 
 local function full_name(busted, element)
@@ -64,17 +65,37 @@ local function part_for_good(name, failure, why)
     os.exit(1)
 end
 
--- What all ranks say about a test: nil, or the message of the lowest rank that has one.
+-- Gathers, also after a test in which a rank left its collectives early: agreement has refused the call that did not
+-- match on every rank, and so has it for this one, until all are here.
+local function meet(word)
+    local ok, words
+    for _ = 1, MEETINGS do
+        ok, words = pcall(spl.gather, word)
+        if ok or not (spl.is_error(words) and words.code == "disagree") then
+            break
+        end
+    end
+    return ok, words
+end
+
+-- What all ranks say about a test: nil, or the message of the lowest rank that has one; a rank that only met the others
+-- in disagreement is not the cause.
 local function agree(name, word)
-    local ok, words = pcall(spl.gather, word)
+    local ok, words = meet(word)
     if not ok then
-        part_for_good(name, word:sub(1, 1) == "F" and word:sub(2) or nil, words)
+        part_for_good(name, word:sub(1, 1) == "F" and word:sub(3) or nil, words)
+    end
+    local failure
+    for rank, said in ipairs(words) do
+        if said:sub(1, 1) == "F" and (not failure or (failure.follows and said:sub(2, 2) == " ")) then
+            failure = { text = ("rank %d: %s"):format(rank - 1, said:sub(3)), follows = said:sub(2, 2) == "f" }
+        end
+    end
+    if failure then
+        return failure.text
     end
     local pending = 0
-    for rank, said in ipairs(words) do
-        if said:sub(1, 1) == "F" then
-            return ("rank %d: %s"):format(rank - 1, said:sub(2))
-        end
+    for _, said in ipairs(words) do
         pending = pending + (said:sub(1, 1) == "P" and 1 or 0)
     end
     if pending > 0 and pending < #words then
@@ -88,12 +109,13 @@ local function run_on_all(name, run)
         if is_pending(value) then
             word, pending = "P", value
         else
-            word = "F" .. message_of(value)
+            local follows = spl.is_error(value) and (value.code == "disagree" or value.code == "stall")
+            word = (follows and "Ff" or "F ") .. message_of(value)
         end
     end)
     if word == "" then
         local leak = leak_message(before)
-        word = leak and "F" .. leak or ""
+        word = leak and "F " .. leak or ""
     end
     local failure = agree(name, word)
     if failure then

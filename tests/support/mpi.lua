@@ -37,7 +37,7 @@ local function run_line(line, opts)
         environment[#environment + 1] = name .. "=" .. quote(value)
     end
     table.sort(environment)
-    local full = ("env %s timeout -k 10 %d %s < %s > %s 2> %s"):format(table.concat(environment, " "), limit, line,
+    local full = ("timeout -k 10 %d env %s %s < %s > %s 2> %s"):format(limit, table.concat(environment, " "), line,
         opts.stdin and quote(opts.stdin) or "/dev/null", quote(out), quote(err))
     local started = spl.now()
     local _, kind, code = os.execute(full)

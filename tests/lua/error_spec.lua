@@ -1,0 +1,90 @@
+-- error_spec.lua: error objects: what they hold, how they print, how they pass through pcall and end a run.
+local spl = require "spl"
+local mpi = require "mpi"
+
+local EXIT = { usage = 2, environment = 3, disagree = 4, stall = 4, argument = 1, memory = 1, io = 1, format = 1,
+    released = 1, numeric = 1, interrupt = 1, unsupported = 1, internal = 1 }
+
+describe("an error object", function()
+    it("holds code, message, rank and exit code, and prints as its message", function()
+        local ok, err = pcall(spl.error, { code = "usage", message = "heads 7 do not divide 2048" })
+        assert.is_false(ok)
+        assert.same({ "usage", "heads 7 do not divide 2048", 0, 2 }, { err.code, err.message, err.rank, err.exit })
+        assert.equal("heads 7 do not divide 2048", tostring(err))
+        assert.is_true(spl.is_error(err))
+    end)
+
+    it("has the exit code of its code", function()
+        for code, exit in pairs(EXIT) do
+            local _, err = pcall(spl.error, { code = code, message = "m" })
+            assert.equal(exit, err.exit, code)
+        end
+    end)
+
+    it("is an argument error when no code is said", function()
+        local _, err = pcall(spl.error, { message = "m" })
+        assert.equal("argument", err.code)
+    end)
+
+    it("is not any other value", function()
+        for _, value in ipairs { "text", 3, {}, setmetatable({ code = "usage" }, {}), print } do
+            assert.is_false(spl.is_error(value))
+        end
+    end)
+
+    it("is refused with a code nobody knows or without a message", function()
+        local _, err = pcall(spl.error, { code = "useage", message = "m" })
+        assert.matches("there is no code 'useage'", err.message, 1, true)
+        _, err = pcall(spl.error, { code = "usage" })
+        assert.matches("error: argument 'message': a string is needed, got nil", err.message, 1, true)
+        _, err = pcall(spl.error, "text")
+        assert.matches("a table {code = , message = } is needed, got 'text'", err.message, 1, true)
+    end)
+
+    it("keeps its text whole when it holds a percent sign", function()
+        local _, err = pcall(spl.error, { message = "100 %s %d" })
+        assert.equal("100 %s %d", err.message)
+    end)
+end)
+
+describe("an unknown name in spl", function()
+    it("is an error that names the nearest", function()
+        local ok, message = pcall(function() return spl.barier end)
+        assert.is_false(ok)
+        assert.matches("spl has no 'barier'; did you mean 'barrier'?", message, 1, true)
+    end)
+end)
+
+describe("a run that ends with an error", function()
+    for code, exit in pairs(EXIT) do
+        it(("of code %s exits %d"):format(code, exit), function()
+            local r = mpi.run(1, ("require 'spl'.error { code = '%s', message = 'because' }"):format(code))
+            assert.equal(exit, r.code)
+            assert.matches("spl: rank 0: because", r.err, 1, true)
+            local traced = exit ~= 2 and exit ~= 3 -- a wrong command line is not explained by a traceback
+            assert.equal(traced and 1 or 0, mpi.count(r.err, "stack traceback:"))
+        end)
+    end
+
+    it("that is a plain Lua error exits 1 with file, line and traceback", function()
+        local r = mpi.run(1, "local t = nil\nprint(t.x)")
+        assert.equal(1, r.code)
+        assert.matches("spl: rank 0: [^\n]*%.lua:2: attempt to index a nil value %(local 't'%)\nstack traceback:\n",
+            r.err)
+    end)
+
+    it("that is a table with __tostring prints it; another value is named by its type", function()
+        local r = mpi.run(1, "error(setmetatable({}, { __tostring = function() return 'custom' end }))")
+        assert.equal(1, r.code)
+        assert.matches("spl: rank 0: custom\n", r.err, 1, true)
+        r = mpi.run(1, "local function f() error({}) end f()")
+        assert.equal(1, r.code)
+        assert.matches("spl: rank 0: the error is a table value, not a message\n", r.err, 1, true)
+    end)
+
+    it("in a syntax error names file and line", function()
+        local r = mpi.run(1, "local x = 1\nlocal y = = 2")
+        assert.equal(1, r.code)
+        assert.matches("^spl: rank 0: [^\n]*%.lua:2: unexpected symbol near '='\n$", r.err)
+    end)
+end)
