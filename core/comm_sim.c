@@ -89,7 +89,7 @@ static spl_status take(sim_world *w, waiting *r, int *done) {
                 "rank %d sent %zu bytes where rank %d expects %zu; every rank must make the same collective "
                 "calls",
                 r->peer, m->n, w->comm.base.rank, r->n);
-        if (w->comm.base.backend->has_memory) memcpy(r->into, m->bytes, m->n);
+        if (m->n && w->comm.base.backend->has_memory) memcpy(r->into, m->bytes, m->n);
         *at = m->next;
         m->taken = 1;
         if (m->given_up) free(m);

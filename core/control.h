@@ -31,8 +31,10 @@ typedef struct spli_message {
     union {
         spli_fingerprint print;
         struct {
-            int32_t code;      /* spl_code: SPL_OK agrees */
-            int32_t elsewhere; /* given up since a member calls on another comm */
+            int32_t code;          /* spl_code: SPL_OK agrees */
+            int32_t elsewhere;     /* given up since a member makes another comm's call: */
+            uint32_t its_comm;     /* this one */
+            uint64_t its_sequence;
             char text[SPLI_VERDICT_BYTES];
         } verdict;
         struct {

@@ -31,7 +31,9 @@ typedef struct agreement {
     unsigned char *fits, *agreed; /* by member: its fingerprint came and fits; its verdict came */
     int decided;
     int told;      /* the error is another member's sentence: all have it */
-    int elsewhere; /* a member calls on another comm, so it has not used up this call's number */
+    int elsewhere; /* a member makes another comm's call, this one: */
+    uint32_t its_comm;
+    uint64_t its_sequence;
     const char *what;
 } agreement;
 
@@ -150,6 +152,8 @@ static spl_status send_verdict(agreement *a, spl_code code, const char *text) {
     spli_message m = {.type = SPLI_VERDICT, .comm_id = a->c->id, .sequence = a->number};
     m.as.verdict.code = (int32_t)code;
     m.as.verdict.elsewhere = a->elsewhere;
+    m.as.verdict.its_comm = a->its_comm;
+    m.as.verdict.its_sequence = a->its_sequence;
     snprintf(m.as.verdict.text, sizeof m.as.verdict.text, "%s", text);
     for (int p = 0; p < a->c->size; p++)
         if (p != a->c->rank && !a->rt->control->peers[a->c->world_ranks[p]].ended)
@@ -194,14 +198,23 @@ static spl_status judge(agreement *a, int m, const spli_letter *l) {
     return spli_ok();
 }
 
-/* Member m calls on another comm. It will find this call's fingerprint just as this member found its: both calls are void, so
- * each side counts the other's as made. */
+/* Member m calls on another comm. It finds this call's fingerprint just as this member finds its: both calls are void, and each
+ * side counts the other's as made. */
 static spl_status is_elsewhere(agreement *a, int m, const spli_letter *l) {
     char text[SPLI_VERDICT_BYTES];
     differs(a, m, &l->m.as.print, 0, text, sizeof text);
     a->elsewhere = 1;
+    a->its_comm = l->m.comm_id;
+    a->its_sequence = l->m.sequence;
     SPL_TRY(seen_set(a->rt->control, l->m.comm_id, l->m.sequence + 1));
     return spli_error(SPL_EDISAGREE, "%s", text);
+}
+
+/* Is this call of another comm what its sender makes instead of mine? Not when it gave that up, unless because of mine. */
+static int stands_against(const agreement *a, const spli_letter *print) {
+    const spli_letter *end = given_up(print);
+    return !end || (end->m.as.verdict.elsewhere && end->m.as.verdict.its_comm == a->c->id &&
+                    end->m.as.verdict.its_sequence == a->number);
 }
 
 /* Goes through what member m has said. */
@@ -216,7 +229,7 @@ static spl_status read_inbox(agreement *a, int m) {
         } else if (l->m.sequence < (ours ? number : seen_next(a->rt->control, l->m.comm_id))) {
             spli_control_drop(at);
         } else if (!ours) {
-            if (print && !a->fits[m] && !given_up(l)) return is_elsewhere(a, m, l);
+            if (print && !a->fits[m] && stands_against(a, l)) return is_elsewhere(a, m, l);
             at = &l->next;
         } else if (l->m.sequence > number) {
             return spli_ok(); /* of a later call */
