@@ -148,6 +148,28 @@ static inline spl_status splk_area(const char *op, int64_t rows, int64_t cols, i
                       op, (long long)rows, (long long)cols);
 }
 
+/* The largest of n numbers, -inf of none; a NaN is never the largest. Compilers may not reorder a maximum of floats, but
+ * one of integers vectorises: flipping the lower bits of negative floats makes their bits ordered like the numbers. */
+#define SPLK_LARGEST(name, T, bits_t, unsigned_t, shift, lowest)                                                     \
+    static inline T name(const T *x, int64_t n) {                                                                    \
+        T low = -(T)INFINITY;                                                                                        \
+        bits_t top;                                                                                                  \
+        memcpy(&top, &low, sizeof top);                                                                              \
+        top ^= (bits_t)((unsigned_t)(top >> shift) >> 1);                                                            \
+        for (int64_t i = 0; i < n; i++) {                                                                            \
+            bits_t key;                                                                                              \
+            memcpy(&key, &x[i], sizeof key);                                                                         \
+            key ^= (bits_t)((unsigned_t)(key >> shift) >> 1);                                                        \
+            key = x[i] != x[i] ? lowest : key;                                                                       \
+            top = key > top ? key : top;                                                                             \
+        }                                                                                                            \
+        top ^= (bits_t)((unsigned_t)(top >> shift) >> 1);                                                            \
+        memcpy(&low, &top, sizeof low);                                                                              \
+        return low;                                                                                                  \
+    }
+SPLK_LARGEST(splk_largest_f32, float, int32_t, uint32_t, 31, INT32_MIN)
+SPLK_LARGEST(splk_largest_f64, double, int64_t, uint64_t, 63, INT64_MIN)
+
 /* e^x to about 1 ulp for every float, written so that loops over it vectorise (no branch, no call, no float-to-int
  * conversion). x = n ln 2 + r, Taylor to degree 7 on |r| <= ln 2 / 2 (remainder 5e-9), scaled by 2^n in two halves so
  * that overflow gives inf and underflow goes through denormals to 0; NaN stays NaN. */

@@ -41,8 +41,8 @@ static void FN(fold)(FN(work) *w, T *acc, T *total, int64_t rows, int64_t d) {
 /* Turns a row of scores into probabilities: s[begin, end) is what the row sees, the rest of the tile becomes 0. */
 static void FN(softmax_row)(FN(work) *w, int64_t row, T *acc, int64_t d, T *s, int64_t begin, int64_t end,
                             int64_t keys) {
-    T top = w->max[row];
-    for (int64_t j = begin; j < end; j++) top = s[j] > top ? s[j] : top;
+    T top = SPLK_PASTE(splk_largest, S)(s + begin, end - begin);
+    if (!(top > w->max[row])) top = w->max[row];
     if (top > w->max[row]) {
         if (w->sum[row] != 0) {
             T f = EXP(w->max[row] - top);

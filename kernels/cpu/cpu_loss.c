@@ -3,9 +3,8 @@
 
 static double nll_f32(const float *x, int64_t n, int64_t label) {
     enum { PIECE = 1024 };
-    float top = -INFINITY;
+    float top = splk_largest_f32(x, n);
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
     for (int64_t j = 0; j < n; j += PIECE) {
         float e[PIECE];
         int64_t len = n - j < PIECE ? n - j : PIECE;
@@ -17,8 +16,7 @@ static double nll_f32(const float *x, int64_t n, int64_t label) {
 }
 
 static double nll_f64(const double *x, int64_t n, int64_t label) {
-    double top = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+    double top = splk_largest_f64(x, n), sum = 0;
     for (int64_t i = 0; i < n; i++) sum += exp(x[i] - top);
     return log(sum) + (top - x[label]);
 }
