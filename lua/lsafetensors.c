@@ -174,7 +174,7 @@ static void push_element(lua_State *L, spl_dtype t, const unsigned char *p) {
     }
 }
 
-/* Dimensions d and up of the entry as nested tables (a scalar as itself); returns where reading goes on. */
+/* Dimensions d and up of the entry as nested tables (a scalar as itself, no elements as {}); returns where it ends. */
 static const unsigned char *push_nested(lua_State *L, const spl_safetensors_entry *e, int d, const unsigned char *p) {
     if (d == e->ndim) {
         push_element(L, e->dtype, p);

@@ -13,11 +13,12 @@ local weights = require "spl.weights"
 ---@class spl.model
 ---@field config spl.config
 ---@field mesh spl.mesh
+---@field logits_at_once integer  elements of logits in memory at once, over all ranks; may be set
 local model = {}
 model.__index = model
 
 -- Logits that are in memory at once over all ranks, in elements; longer texts are scored in pieces.
-local LOGITS_AT_ONCE = 1 << 25
+model.logits_at_once = 1 << 25
 
 local function fail(code, format, ...)
     spl.error{ code = code, message = format:format(...) }
@@ -188,7 +189,7 @@ function model:score(ids)
     local hidden <close> = self:hidden(ids)
     local labels = table.move(ids, 2, #ids, 1, {})
     local rows_layout = placed(self.mesh, "shard(2)", "shard(1)")
-    local step = math.max(1, LOGITS_AT_ONCE // self.config.vocab)
+    local step = math.max(1, self.logits_at_once // self.config.vocab)
     local sum = 0.0
     for start = 1, #labels, step do
         local length = math.min(step, #labels - start + 1)

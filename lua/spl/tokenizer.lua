@@ -174,6 +174,22 @@ function tokenizer.load(path)
     return tokenizer.new(spec, path)
 end
 
+--- The tokenizer of a Hugging Face model directory. Where tokenizer.json has no template but tokenizer_config.json asks
+--- for it (add_bos_token), `bos` is put in front of every text. [local]
+---@param dir string
+---@param bos? integer
+---@return spl.tokenizer?  nil, message, code where DIR/tokenizer.json cannot be read
+---Errors: as tokenizer.new.
+function tokenizer.of_model(dir, bos)
+    local self, message, code = tokenizer.load(dir .. "/tokenizer.json")
+    if not self then return nil, message, code end
+    local settings = json.read(dir .. "/tokenizer_config.json")
+    if bos and #self.prefix == 0 and type(settings) == "table" and settings.add_bos_token == true then
+        self.prefix[1] = bos
+    end
+    return self
+end
+
 -- ------------------------------------------------------------------------------------------------- encode and decode
 
 --- The token ids of a text, with what the file's template puts around it (BOS). Any bytes are accepted. [local]

@@ -144,7 +144,7 @@ describe("byte-fallback BPE", function()
         end
         seconds(100)
         local small, large = seconds(1000), seconds(16000)
-        assert.is_true(large < 64 * math.max(small, 0.01), ("%g s, then %g s for 16 times as much"):format(small, large))
+        assert.is_true(large < 64 * math.max(small, 0.01), ("%g s; 16 times as much %g s"):format(small, large))
     end)
 end)
 

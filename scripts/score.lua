@@ -1,0 +1,66 @@
+-- score.lua: how well a Hugging Face model predicts a text: mean negative log-likelihood, perplexity, tokens a second.
+-- The file's bytes are scored as they are, in one piece, and the result does not depend on the number of ranks.
+local spl = require "spl"
+local json = require "spl.json"
+local model = require "spl.model"
+local tokenizer = require "spl.tokenizer"
+
+local o = spl.args{
+    "Scores a text under a Llama-type Hugging Face model: mean NLL, perplexity, tokens/s.",
+    model = { type = "string", required = true, metavar = "DIR",
+              help = "directory with config.json, model.safetensors (or its shards and index), tokenizer.json" },
+    text = { type = "string", required = true, metavar = "FILE", help = "the text; its bytes are scored as they are" },
+    mesh = { default = "tp=*:sequence", help = "how the model is spread over the ranks" },
+    dtype = { default = "f32", choices = { "f32", "f64" }, help = "what is computed in" },
+    json = { default = false, help = "one line of JSON instead of text" },
+}
+
+local function fail(code, format, ...)
+    spl.error{ code = code, message = format:format(...) }
+end
+
+local function read_text(path)
+    local file, problem = io.open(path, "rb")
+    if not file then fail("io", "cannot open the text %s", problem) end
+    local text, read_problem = file:read "a"
+    file:close()
+    if not text then fail("io", "cannot read the text %s: %s", path, read_problem) end
+    if text == "" then fail("argument", "%s is empty: there is nothing to score", path) end
+    return text
+end
+
+local mesh = spl.mesh(o.mesh)
+local text = read_text(o.text)
+local m <close> = model.load(o.model, mesh, { dtype = o.dtype })
+local tok, message, code = tokenizer.of_model(o.model, m.config.bos)
+if not tok then fail(code, "%s", message) end
+local ids = tok:encode(text)
+if #ids > m.config.context then
+    fail("argument", "%s has %d tokens, but the context of the model in %s ends at %d; score a shorter text", o.text,
+        #ids, o.model, m.config.context)
+end
+
+spl.barrier()
+local start = spl.now()
+local sum, count = m:score(ids)
+local seconds = spl.max(spl.now() - start)
+local mean = sum / count
+if mean ~= mean or mean == math.huge then
+    fail("numeric", "the mean NLL is %s: the model gives no finite numbers", mean)
+end
+
+if spl.rank() == 0 then
+    local result = { tokens = #ids, mean_nll = mean, perplexity = math.exp(mean), tokens_per_s = #ids / seconds }
+    if o.json then
+        print(json.encode(result, { "tokens", "mean_nll", "perplexity", "tokens_per_s" }))
+    else
+        local c = m.config
+        print(("# %s: %d layers, hidden %d, %d heads, %d KV heads, vocabulary %d, context %d, %s"):format(o.model,
+            c.layers, c.hidden, c.heads, c.kv_heads, c.vocab, c.context, o.dtype))
+        print(("# %s: %d bytes; mesh %s, %d ranks"):format(o.text, #text, mesh, spl.size()))
+        print(("tokens      %d"):format(result.tokens))
+        print(("mean NLL    %.6f nats a token (%d tokens, each given those before it)"):format(mean, count))
+        print(("perplexity  %.6f"):format(result.perplexity))
+        print(("tokens/s    %.1f"):format(result.tokens_per_s))
+    end
+end
