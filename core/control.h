@@ -32,6 +32,7 @@ typedef struct spli_message {
         spli_fingerprint print;
         struct {
             int32_t code;          /* spl_code: SPL_OK agrees */
+            int32_t follows;       /* given up since another rank had failed */
             int32_t elsewhere;     /* given up since a member makes another comm's call: */
             uint32_t its_comm;     /* this one */
             uint64_t its_sequence;

@@ -151,6 +151,7 @@ static spl_status send_fingerprints(agreement *a) {
 static spl_status send_verdict(agreement *a, spl_code code, const char *text) {
     spli_message m = {.type = SPLI_VERDICT, .comm_id = a->c->id, .sequence = a->number};
     m.as.verdict.code = (int32_t)code;
+    m.as.verdict.follows = a->rt->control->follows;
     m.as.verdict.elsewhere = a->elsewhere;
     m.as.verdict.its_comm = a->its_comm;
     m.as.verdict.its_sequence = a->its_sequence;
@@ -182,6 +183,7 @@ static spl_status catch_up(agreement *a) {
 
 static spl_status tell(agreement *a, const spli_message *verdict) {
     a->told = 1;
+    if (verdict->as.verdict.follows) a->rt->control->follows = 1;
     return spli_error((spl_code)verdict->as.verdict.code, "%s", verdict->as.verdict.text);
 }
 
