@@ -109,7 +109,7 @@ function bpe:merge(ids)
     return out
 end
 
---- Appends the ids of one word (a piece that the pre-tokenizer made). [local]
+--- [local] Appends the ids of one word (a piece that the pre-tokenizer made).
 ---@param word string
 ---@param out integer[]
 function bpe:encode(word, out)
@@ -172,7 +172,7 @@ local function read_bytes(vocab, fail)
     return bytes
 end
 
---- Makes an encoder of the `model` part of a tokenizer.json. [local]
+--- [local] Makes an encoder of the `model` part of a tokenizer.json.
 ---@param spec table
 ---@param fail fun(code: string, message: string)  raises
 function bpe.new(spec, fail)

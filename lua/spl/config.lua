@@ -131,11 +131,11 @@ local function token_list(r, name, vocab)
     return list
 end
 
---- Makes a configuration from the decoded contents of a config.json. [local]
+--- [local] Makes a configuration from the decoded contents of a config.json. Errors: code "format" for a missing or
+--- wrong field, "unsupported" for what is not built; both name the field.
 ---@param fields table
 ---@param path? string  named in errors; default "config.json"
 ---@return spl.config
----Errors: code "format" for a missing or wrong field, "unsupported" for what is not built; both name the field.
 function config.new(fields, path)
     local r = setmetatable({ fields = fields, path = path or "config.json" }, reader)
     if type(fields) ~= "table" then r:fail("format", "it must be a JSON object") end
@@ -165,10 +165,9 @@ function config.new(fields, path)
     return c
 end
 
---- Reads DIR/config.json. [local]
+--- [local] Reads DIR/config.json. Errors: as config.new.
 ---@param dir string
 ---@return spl.config?  nil, message, code where the file cannot be read
----Errors: as config.new.
 function config.load(dir)
     local path = dir .. "/config.json"
     local fields, message, code = json.read(path)

@@ -9,14 +9,14 @@ json.null = cjson.null
 
 local array_mark, object_mark = {}, {}
 
---- Marks a table to be written as a list, also when it is empty. [local]
+--- [local] Marks a table to be written as a list, also when it is empty.
 ---@param t? table
 ---@return table t
 function json.array(t)
     return setmetatable(t or {}, array_mark)
 end
 
---- Marks a table to be written as an object, whatever its keys. [local]
+--- [local] Marks a table to be written as an object, whatever its keys.
 ---@param t? table
 ---@return table t
 function json.object(t)
@@ -40,11 +40,11 @@ local function integers(value)
     return value
 end
 
---- Decodes a JSON text. Whole numbers come back as integers, `null` as json.null. [local]
+--- [local] Decodes a JSON text. Whole numbers come back as integers, `null` as json.null. Errors: code "format" where
+--- the text is not valid JSON.
 ---@param text string
 ---@param what? string  named in the error, e.g. a path
 ---@return any value
----Errors: code "format" where the text is not valid JSON.
 function json.decode(text, what)
     local good, value = pcall(cjson.decode, text)
     if not good then
@@ -53,10 +53,9 @@ function json.decode(text, what)
     return integers(value)
 end
 
---- Reads a JSON file. [local]
+--- [local] Reads a JSON file. Errors: code "format" where its contents are not valid JSON.
 ---@param path string
 ---@return any value  nil, message, code where the file cannot be read
----Errors: code "format" where its contents are not valid JSON.
 function json.read(path)
     local file, problem = io.open(path, "rb")
     if not file then return nil, "cannot open " .. problem, "io" end
@@ -147,12 +146,12 @@ function encode_value(value, out, path, order)
     end
 end
 
---- Encodes a value on one line. Floats are written so that they read back exactly; NaN and infinities, which JSON does
---- not have, as null. An empty table is an object unless json.array marks it. [local]
+--- [local] Encodes a value on one line. Floats are written so that they read back exactly; NaN and infinities, which
+--- JSON does not have, as null. An empty table is an object unless json.array marks it. Errors: code "argument" for a
+--- function, a table that contains itself, or keys that are not strings.
 ---@param value any
 ---@param order? string[]  keys of the outermost object that come first, in this order; the others follow sorted
 ---@return string
----Errors: code "argument" for a function, a table that contains itself, or keys that are not strings.
 function json.encode(value, order)
     local out = {}
     encode_value(value, out, {}, order)

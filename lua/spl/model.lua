@@ -84,14 +84,13 @@ local function load_all(self, files)
     files:check()
 end
 
---- Loads a Hugging Face directory (config.json, model.safetensors or its shards) onto a mesh; each rank holds only its
---- part of the weights. [collective]
+--- [collective] Loads a Hugging Face directory (config.json, model.safetensors or its shards) onto a mesh; each rank
+--- holds only its part of the weights. Errors: code "io" for missing files, "format" for broken or mis-shaped ones,
+--- "unsupported" for models of another kind, "numeric" for NaN in weights. All name the file and the field or tensor.
 ---@param dir string
 ---@param mesh spl.mesh  axes with the roles tensor, sequence, data
 ---@param options? { dtype?: string }  "f32" (default) or "f64"; stored weights are converted
 ---@return spl.model
----Errors: code "io" for missing files, "format" for broken or mis-shaped ones, "unsupported" for models of another
----kind, "numeric" for NaN in weights. All name the file and the field or tensor.
 function model.load(dir, mesh, options)
     local c, message, code = config.load(dir)
     if not c then fail(code, "%s", message) end
@@ -102,7 +101,7 @@ function model.load(dir, mesh, options)
     return self
 end
 
---- Drops the weights at once instead of when they are collected. [local]
+--- [local] Drops the weights at once instead of when they are collected.
 function model:release()
     for _, block in ipairs(self.blocks) do block:release() end
     for _, name in ipairs{ "table", "gamma", "head" } do
@@ -133,10 +132,10 @@ local function integers(self, list, layout)
     return spl.tensor{ shape = { 1, #list }, dtype = "i64", mesh = self.mesh, layout = layout }:set(list)
 end
 
---- Token ids -> [1, n, hidden] after the last norm, whole in the sequence on every rank of its batch. [collective]
+--- [collective] Token ids -> [1, n, hidden] after the last norm, whole in the sequence on every rank of its batch.
+--- Errors: code "argument" for more tokens than the context or an id outside the vocabulary.
 ---@param ids integer[]
 ---@return spl.tensor
----Errors: code "argument" for more tokens than the context or an id outside the vocabulary.
 function model:hidden(ids)
     check_ids(self, ids)
     local x
@@ -156,7 +155,7 @@ function model:hidden(ids)
     return normed:redistribute(placed(self.mesh, nil, "shard(1)"))
 end
 
---- Logits of `length` tokens from the `start`th: [1, length, vocab], sharded by vocabulary. [local]
+--- [local] Logits of `length` tokens from the `start`th: [1, length, vocab], sharded by vocabulary.
 ---@param hidden spl.tensor  of model:hidden
 ---@param start integer  1-based
 ---@param length integer
@@ -166,7 +165,7 @@ function model:logits(hidden, start, length)
     return spl.linear(rows, self.head)
 end
 
---- The logits of one token as a Lua list, the same on every rank. [collective]
+--- [collective] The logits of one token as a Lua list, the same on every rank.
 ---@param hidden spl.tensor  of model:hidden
 ---@param row integer  1-based
 ---@return number[]
@@ -176,12 +175,11 @@ function model:row(hidden, row)
     return whole:flat()
 end
 
---- Sum of the negative log-likelihoods of tokens 2..n, each given those before it, and how many they are. [collective]
---- Labels are shifted before anything is sharded.
+--- [collective] Sum of the negative log-likelihoods of tokens 2..n, each given those before it, and how many they are.
+--- Labels are shifted before anything is sharded. Errors: code "argument" for fewer than 2 tokens, and as model:hidden.
 ---@param ids integer[]
 ---@return number nll_sum  in nats
 ---@return integer count
----Errors: code "argument" for fewer than 2 tokens, and as model:hidden.
 function model:score(ids)
     if #ids < 2 then
         fail("argument", "there are %d tokens; at least 2 are needed, since the first has nothing before it", #ids)
@@ -203,7 +201,7 @@ function model:score(ids)
     return sum, #labels
 end
 
---- The id of the most likely next token; the lowest id where several are equally likely. [collective]
+--- [collective] The id of the most likely next token; the lowest id where several are equally likely.
 ---@param ids integer[]
 ---@return integer
 function model:next(ids)

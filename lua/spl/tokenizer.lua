@@ -140,11 +140,11 @@ local function read_post_processor(self, spec, fail)
     end
 end
 
---- Makes a tokenizer from the decoded contents of a tokenizer.json. [local]
+--- [local] Makes a tokenizer from the decoded contents of a tokenizer.json. Errors: code "format" for contents that
+--- make no sense, "unsupported" for parts that are not supported, by name.
 ---@param spec table
 ---@param name? string  named in errors; default "tokenizer"
 ---@return spl.tokenizer
----Errors: code "format" for contents that make no sense, "unsupported" for parts that are not supported, by name.
 function tokenizer.new(spec, name)
     name = name or "tokenizer"
     local function fail(code, message) spl.error{ code = code, message = name .. ": " .. message } end
@@ -164,22 +164,20 @@ function tokenizer.new(spec, name)
     return self
 end
 
---- Reads a tokenizer.json. [local]
+--- [local] Reads a tokenizer.json. Errors: as tokenizer.new.
 ---@param path string
 ---@return spl.tokenizer?  nil, message, code where the file cannot be read
----Errors: as tokenizer.new.
 function tokenizer.load(path)
     local spec, message, code = json.read(path)
     if spec == nil then return nil, message, code end
     return tokenizer.new(spec, path)
 end
 
---- The tokenizer of a Hugging Face model directory. Where tokenizer.json has no template but tokenizer_config.json asks
---- for it (add_bos_token), `bos` is put in front of every text. [local]
+--- [local] The tokenizer of a Hugging Face model directory. Where tokenizer.json has no template but
+--- tokenizer_config.json asks for it (add_bos_token), `bos` is put in front of every text. Errors: as tokenizer.new.
 ---@param dir string
 ---@param bos? integer
 ---@return spl.tokenizer?  nil, message, code where DIR/tokenizer.json cannot be read
----Errors: as tokenizer.new.
 function tokenizer.of_model(dir, bos)
     local self, message, code = tokenizer.load(dir .. "/tokenizer.json")
     if not self then return nil, message, code end
@@ -192,7 +190,7 @@ end
 
 -- ------------------------------------------------------------------------------------------------- encode and decode
 
---- The token ids of a text, with what the file's template puts around it (BOS). Any bytes are accepted. [local]
+--- [local] The token ids of a text, with what the file's template puts around it (BOS). Any bytes are accepted.
 ---@param text string
 ---@param options? { special?: boolean }  special = false leaves the template out
 ---@return integer[]
@@ -211,11 +209,11 @@ function tokenizer:encode(text, options)
     return ids
 end
 
---- The text of token ids: bytes, so a character that its tokens do not finish stays unfinished. [local]
+--- [local] The text of token ids: bytes, so a character that its tokens do not finish stays unfinished. Errors: code
+--- "argument" for an id that the tokenizer does not have.
 ---@param ids integer[]
 ---@param options? { special?: boolean }  special = true writes special tokens too
 ---@return string
----Errors: code "argument" for an id that the tokenizer does not have.
 function tokenizer:decode(ids, options)
     local keep = options and options.special
     local tokens = {}
@@ -230,9 +228,9 @@ function tokenizer:decode(ids, options)
     return table.concat(self.decode_tokens(tokens))
 end
 
---- Decodes as tokens come: returns a function that takes an id and returns the bytes that it adds. [local]
---- Decoders look at the start of a text (Llama 2 drops a leading space), so each token is decoded behind the last one
---- that gave text.
+--- [local] Decodes as tokens come: returns a function that takes an id and returns the bytes that it adds. Decoders
+--- look at the start of a text (Llama 2 drops a leading space), so each token is decoded behind the last one that gave
+--- text.
 ---@return fun(id: integer): string
 function tokenizer:stream()
     local window, shown = {}, ""
@@ -248,7 +246,7 @@ function tokenizer:stream()
     end
 end
 
---- The id of a token, nil when there is none. [local]
+--- [local] The id of a token, nil when there is none.
 ---@param text string  as in the vocabulary
 ---@return integer?
 function tokenizer:id(text)

@@ -31,10 +31,10 @@ local function read_index(self, path)
     self.map, self.source = index.weight_map, path
 end
 
---- Opens the weights of a directory. [local]
+--- [local] Opens the weights of a directory. Errors: code "io" where there are no weights or a shard is missing,
+--- "format" for broken files.
 ---@param dir string
 ---@return spl.weights
----Errors: code "io" where there are no weights or a shard is missing, "format" for broken files.
 function weights.open(dir)
     local self = setmetatable({ dir = dir, files = {}, loaded = {} }, weights)
     local single, index = dir .. "/model.safetensors", dir .. "/model.safetensors.index.json"
@@ -70,17 +70,17 @@ function weights:file_of(name)
     return self.files[path]
 end
 
---- Whether there is a tensor of this name. [local]
+--- [local] Whether there is a tensor of this name.
 ---@param name string
 ---@return boolean
 function weights:has(name)
     return self:file_of(name) ~= nil
 end
 
---- Fills `tensor` with this rank's part of the stored tensor, converted to its dtype. [local]
+--- [local] Fills `tensor` with this rank's part of the stored tensor, converted to its dtype. Errors: code "format"
+--- where it is missing or has another shape (both shapes are named).
 ---@param name string
 ---@param tensor spl.tensor  of the stored shape
----Errors: code "format" where it is missing or has another shape (both shapes are named).
 function weights:load(name, tensor)
     local file = self:file_of(name)
     if not file then fail("format", "%s: tensor '%s' is missing", self.source, name) end
@@ -91,8 +91,8 @@ function weights:load(name, tensor)
     if stats.nan + stats.inf > 0 then self.bad = self.bad or #self.loaded end
 end
 
---- Refuses weights with values that are no finite numbers, whichever rank holds them. [collective]
----Errors: code "numeric", naming the first such tensor.
+--- [collective] Refuses weights with values that are no finite numbers, whichever rank holds them. Errors: code
+--- "numeric", naming the first such tensor.
 function weights:check()
     local first = spl.min(self.bad or #self.loaded + 1)
     if first <= #self.loaded then
@@ -101,7 +101,7 @@ function weights:check()
     end
 end
 
---- Unmaps the files. [local]
+--- [local] Unmaps the files.
 function weights:release()
     for path, file in pairs(self.files) do
         file:release()
