@@ -1,8 +1,8 @@
 ---@meta
 -- safetensors.lua: weight files in the safetensors format, mapped and validated whole before anything is read.
 --
--- A file that breaks the format raises an error with code "format", one with a dtype other than F64 F32 BF16 F16 I64 I32
--- U8 BOOL or with more than 6 dimensions one with code "unsupported"; both name the file and the tensor.
+-- A file that breaks the format raises an error with code "format", one with a dtype other than F64 F32 BF16 F16 I64
+-- I32 U8 BOOL or with more than 6 dimensions one with code "unsupported"; both name the file and the tensor.
 
 ---@class spl.safetensors.library
 local safetensors = {}
