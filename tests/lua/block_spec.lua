@@ -4,8 +4,8 @@ local spl = require "spl"
 local theory = require "spl.theory"
 
 local GPT = { hidden = 12, heads = 3, seed = 7 }
-local LLAMA = { hidden = 24, heads = 4, kv_heads = 2, ffn = 37, norm = "rms", qkv = "separate", bias = false, act = "silu",
-    gated = true, rope_theta = 10000, seed = 7 }
+local LLAMA = { hidden = 24, heads = 4, kv_heads = 2, ffn = 37, norm = "rms", qkv = "separate", bias = false,
+    act = "silu", gated = true, rope_theta = 10000, seed = 7 }
 
 local function with(base, changes)
     local o = {}
@@ -41,8 +41,8 @@ describe("the definition of a block", function()
         local blk <close> = spl.block(GPT)
         assert.same({ hidden = 12, heads = 3, kv_heads = 3, head_dim = 4, ffn = 48, norm = "layer", eps = 1e-5,
             qkv = "interleaved", qkv_bias = true, out_bias = true, mlp_bias = true, act = "gelu_tanh", gated = false,
-            rope_theta = 0, causal = true, dropout_attention = 0, dropout_hidden = 0, seed = 7, instance = 0, dtype = "f32" },
-            blk.config)
+            rope_theta = 0, causal = true, dropout_attention = 0, dropout_hidden = 0, seed = 7, instance = 0,
+            dtype = "f32" }, blk.config)
         assert.is_nil(blk.mesh)
         assert.matches("not scheduled", tostring(blk))
     end)
@@ -104,16 +104,16 @@ describe("the weights of a block", function()
                 names[i], shapes[p.name] = p.name, p.tensor.shape
             end
             assert.same({ "ln0_gamma", "ln0_beta", "mha_linear0_weight", "mha_linear0_bias", "mha_linear1_weight",
-                "mha_linear1_bias", "ln1_gamma", "ln1_beta", "mlp_linear0_weight", "mlp_linear0_bias", "mlp_linear1_weight",
-                "mlp_linear1_bias" }, names)
+                "mha_linear1_bias", "ln1_gamma", "ln1_beta", "mlp_linear0_weight", "mlp_linear0_bias",
+                "mlp_linear1_weight", "mlp_linear1_bias" }, names)
             assert.same({ 36, 12 }, shapes.mha_linear0_weight)
             assert.same({ 12, 48 }, shapes.mlp_linear1_weight)
         end)
         on_block(LLAMA, 1, 1, function(blk)
             local names = {}
             for i, p in ipairs(blk:params()) do names[i] = p.name end
-            assert.same({ "ln0_gamma", "mha_q_weight", "mha_k_weight", "mha_v_weight", "mha_linear1_weight", "ln1_gamma",
-                "mlp_gate_weight", "mlp_linear0_weight", "mlp_linear1_weight" }, names)
+            assert.same({ "ln0_gamma", "mha_q_weight", "mha_k_weight", "mha_v_weight", "mha_linear1_weight",
+                "ln1_gamma", "mlp_gate_weight", "mlp_linear0_weight", "mlp_linear1_weight" }, names)
             assert.same({ 12, 24 }, blk:param("mha_k_weight").shape)
             refused("did you mean 'mha_k_weight'", "argument", blk.param, blk, "mha_k_wieght")
         end)
@@ -238,7 +238,8 @@ describe("forward against fp64", function()
             local other <close> = spl.mesh("tp=*:sequence")
             local elsewhere <close> = spl.zeros { shape = { 1, 4, 12 }, mesh = other }
             refused("mesh", "argument", blk.forward, blk, elsewhere)
-            refused("unknown option 'saved'; did you mean 'save'", "argument", blk.forward, blk, alone, { saved = true })
+            refused("unknown option 'saved'; did you mean 'save'", "argument", blk.forward, blk, alone,
+                { saved = true })
         end)
     end)
 end)
@@ -333,7 +334,8 @@ describe("the fp64 reference of attention", function()
         local q = spl.from_table({ { { { 1, 0 } }, { { 0, 1 } } } }, "f64")
         local k = spl.from_table({ { { { 0, 0 } }, { { 2, 0 } } } }, "f64")
         local v = spl.from_table({ { { { 1, 2 } }, { { 3, 4 } } } }, "f64")
-        local a = { batch = 1, heads = 1, kv_heads = 1, seq_q = 2, seq_k = 2, head_dim = 2, q = q, k = k, v = v, scale = 1 }
+        local a = { batch = 1, heads = 1, kv_heads = 1, seq_q = 2, seq_k = 2, head_dim = 2, q = q, k = k, v = v,
+            scale = 1 }
         local full = spl.reference.attention(a)
         local w = math.exp(2) / (1 + math.exp(2))
         assert.is_true(math.abs(full.out:item(1, 1, 1, 1) - (1 + 2 * w)) < 1e-15)
@@ -450,8 +452,8 @@ describe("FLOPs and bytes", function()
         assert.equal(2 * 4 * 12 * (4 * 2 + 6), bytes { { role = "sequence", size = 3, coord = 0 } })
         assert.equal(2 * 4 * 12 * (3 * 2 + 7), bytes { { role = "sequence", size = 3, coord = 2 } })
         assert.equal(0, bytes { { role = "data", size = 2, coord = 0 } })
-        assert.equal(2 * 4 * 6 * (4 * 2 + 6), bytes { { role = "data", size = 2, coord = 1 }, { role = "sequence", size = 3,
-            coord = 0 } })
+        local data, sequence = { role = "data", size = 2, coord = 1 }, { role = "sequence", size = 3, coord = 0 }
+        assert.equal(2 * 4 * 6 * (4 * 2 + 6), bytes { data, sequence })
         assert.is_nil(bytes { { role = "ring", size = 2, coord = 0 } })
     end)
 
