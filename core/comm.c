@@ -1,12 +1,13 @@
-/* comm.c: what all comms share: names, checks and byte counts of collectives, and the way core starts, runs and groups them. */
+/* comm.c: what all comms share: names, checks and byte counts of collectives, and the way core starts, runs and groups
+ * them. */
 #include "comm.h"
 #include "runtime.h"
 #include <stdio.h>
 #include <string.h>
 
 const char *spl_coll_name(spl_coll_kind kind) {
-    static const char *const names[] = {"barrier",        "all-gather", "all-reduce", "reduce-scatter",
-                                        "all-to-all", "broadcast"};
+    static const char *const names[] = {"barrier",        "all-gather", "all-reduce",
+                                        "reduce-scatter", "all-to-all", "broadcast"};
     return (int)kind >= 0 && kind < SPL_COLL_KIND_COUNT ? names[kind] : "unknown collective";
 }
 
@@ -59,8 +60,8 @@ int64_t spl_coll_bytes(const spl_comm *c, const spl_coll *coll) {
 }
 
 /* The sum of `n` counts times the element size must fit. */
-static spl_status check_counts(const spl_comm *c, const char *name, const char *which, const int64_t *counts, int n, size_t size,
-                               int64_t *total) {
+static spl_status check_counts(const spl_comm *c, const char *name, const char *which, const int64_t *counts, int n,
+                               size_t size, int64_t *total) {
     char place[48];
     *total = 0;
     for (int m = 0; m < n; m++) {
@@ -88,7 +89,8 @@ spl_status spli_coll_check(const spl_comm *c, const spl_coll *coll) {
     int per_member = coll->kind == SPL_COLL_REDUCE_SCATTER || coll->kind == SPL_COLL_ALL_TO_ALL;
     int receives = coll->kind == SPL_COLL_ALL_GATHER || coll->kind == SPL_COLL_ALL_TO_ALL;
     if (!coll->send_counts || (receives && !coll->recv_counts))
-        return spli_error(SPL_EARG, "%s %s was given no %s counts", name, place, coll->send_counts ? "receive" : "send");
+        return spli_error(SPL_EARG, "%s %s was given no %s counts", name, place,
+                          coll->send_counts ? "receive" : "send");
     int64_t sent, got;
     SPL_TRY(check_counts(c, name, "send", coll->send_counts, per_member ? c->size : 1, size, &sent));
     got = per_member ? coll->send_counts[c->rank] : sent;
@@ -96,16 +98,20 @@ spl_status spli_coll_check(const spl_comm *c, const spl_coll *coll) {
         SPL_TRY(check_counts(c, name, "receive", coll->recv_counts, c->size, size, &got));
         int64_t own = coll->send_counts[per_member ? c->rank : 0];
         if (own != coll->recv_counts[c->rank])
-            return spli_error(SPL_EARG, "%s %s sends %lld elements to this member itself but expects %lld from it; both must be equal",
-                              name, place, (long long)own, (long long)coll->recv_counts[c->rank]);
+            return spli_error(
+                SPL_EARG,
+                "%s %s sends %lld elements to this member itself but expects %lld from it; both must be equal", name,
+                place, (long long)own, (long long)coll->recv_counts[c->rank]);
     }
     if (coll->kind == SPL_COLL_BROADCAST) {
         if (coll->root < 0 || coll->root >= c->size)
-            return spli_error(SPL_EARG, "broadcast %s was given the root %d; members are 0 to %d", place, coll->root, c->size - 1);
+            return spli_error(SPL_EARG, "broadcast %s was given the root %d; members are 0 to %d", place, coll->root,
+                              c->size - 1);
         if (c->rank != coll->root) sent = 0;
     }
     if ((sent && !coll->send) || (got && !coll->recv))
-        return spli_error(SPL_EARG, "%s %s was given no memory to %s", name, place, sent && !coll->send ? "send from" : "receive into");
+        return spli_error(SPL_EARG, "%s %s was given no memory to %s", name, place,
+                          sent && !coll->send ? "send from" : "receive into");
     return spli_ok();
 }
 
@@ -143,20 +149,23 @@ spl_status spli_comm_run(spl_runtime *rt, spl_comm *c, const spl_coll *coll) {
     return spli_wait(rt, r, what);
 }
 
-spl_status spli_comm_group(spl_runtime *rt, const int *world_ranks, int n, const char *axis, uint32_t id, spl_comm **out) {
+spl_status spli_comm_group(spl_runtime *rt, const int *world_ranks, int n, const char *axis, uint32_t id,
+                           spl_comm **out) {
     int here = 0;
     *out = NULL;
     if (id == 0) return spli_error(SPL_EARG, "a group on axis %.31s was given the id 0, which is the world's", axis);
     for (int m = 0; m < n; m++) {
         if (world_ranks[m] < 0 || world_ranks[m] >= rt->size)
-            return spli_error(SPL_EARG, "a group on axis %.31s was given rank %d; ranks are 0 to %d", axis, world_ranks[m], rt->size - 1);
+            return spli_error(SPL_EARG, "a group on axis %.31s was given rank %d; ranks are 0 to %d", axis,
+                              world_ranks[m], rt->size - 1);
         if (m && world_ranks[m] <= world_ranks[m - 1])
-            return spli_error(SPL_EARG, "a group on axis %.31s was given rank %d after rank %d; ranks must rise", axis, world_ranks[m],
-                              world_ranks[m - 1]);
+            return spli_error(SPL_EARG, "a group on axis %.31s was given rank %d after rank %d; ranks must rise", axis,
+                              world_ranks[m], world_ranks[m - 1]);
         here += world_ranks[m] == rt->rank;
     }
-    if (!here) return spli_error(SPL_EARG, "a group on axis %.31s does not hold rank %d, which makes it", axis, rt->rank);
+    if (!here)
+        return spli_error(SPL_EARG, "a group on axis %.31s does not hold rank %d, which makes it", axis, rt->rank);
     SPL_TRY(rt->world->ops->group(rt->world, world_ranks, n, id, out));
-    snprintf((*out)->axis, sizeof (*out)->axis, "%s", axis);
+    snprintf((*out)->axis, sizeof(*out)->axis, "%s", axis);
     return spli_ok();
 }

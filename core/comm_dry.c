@@ -21,9 +21,7 @@ static spl_status dry_test(spl_request *r, int *done) {
     return spli_ok();
 }
 
-static void dry_free(spl_request *r) {
-    free(r);
-}
+static void dry_free(spl_request *r) { free(r); }
 
 static void dry_close(spl_comm *c) {
     free(c->world_ranks);
@@ -94,7 +92,8 @@ spl_status spli_comm_dry_open(int rank, int size, const spl_backend_ops *b, void
     if (size < 1 || rank < 0 || rank >= size)
         return spli_error(SPL_EARG, "a dry run as rank %d of %d was asked for; ranks are 0 to size - 1", rank, size);
     if (b->has_memory)
-        return spli_error(SPL_EARG, "a dry run moves nothing, so it needs a backend without memory (null), not %s", b->name);
+        return spli_error(SPL_EARG, "a dry run moves nothing, so it needs a backend without memory (null), not %s",
+                          b->name);
     spl_comm like = {.ops = &dry_ops, .rank = rank, .backend = b, .backend_ctx = ctx, .queue = q};
     SPL_TRY(dry_make(&like, size, out));
     for (int m = 0; m < size; m++) (*out)->world_ranks[m] = m;

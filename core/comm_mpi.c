@@ -1,9 +1,9 @@
 /* comm_mpi.c: messages over MPI, for the collectives of comm_pairwise.
  *
- * Groups have no MPI communicator of their own: all data travels on one duplicate of MPI_COMM_WORLD, told apart by a tag
- * made of the group's id, the number of the collective and its stage; MPI keeps messages of one pair and tag in order. A
- * second duplicate is the control channel: each rank keeps one receive posted for every rank that it has ever listened to.
- * Nothing here blocks but opening and closing. MPI's errors are returned as values. */
+ * Groups have no MPI communicator of their own: all data travels on one duplicate of MPI_COMM_WORLD, told apart by a
+ * tag made of the group's id, the number of the collective and its stage; MPI keeps messages of one pair and tag in
+ * order. A second duplicate is the control channel: each rank keeps one receive posted for every rank that it has ever
+ * listened to. Nothing here blocks but opening and closing. MPI's errors are returned as values. */
 #include "comm_pairwise.h"
 #include <mpi.h>
 #include <stdio.h>
@@ -61,8 +61,8 @@ static void keep_request(spli_p2p_handle *h, MPI_Request r) {
 
 /* ---------------------------------------------------------------- data */
 
-/* 13 bits of group, 12 of sequence, 5 of stage. Collectives 4,096 apart share a tag, and so do groups 8,192 apart; then order
- * still tells their messages apart. */
+/* 13 bits of group, 12 of sequence, 5 of stage. Collectives 4,096 apart share a tag, and so do groups 8,192 apart; then
+ * order still tells their messages apart. */
 static int tag_of(const mpi_world *w, const spli_p2p_key *key) {
     uint64_t tag = key->comm_id;
     tag = tag << SEQUENCE_BITS | (key->sequence & ((1u << SEQUENCE_BITS) - 1));
@@ -71,7 +71,8 @@ static int tag_of(const mpi_world *w, const spli_p2p_key *key) {
     return (int)(tag % ((uint64_t)w->tag_limit + 1));
 }
 
-static spl_status mpi_isend(void *ctx, int peer, const spli_p2p_key *key, const void *p, size_t bytes, spli_p2p_handle *h) {
+static spl_status mpi_isend(void *ctx, int peer, const spli_p2p_key *key, const void *p, size_t bytes,
+                            spli_p2p_handle *h) {
     mpi_world *w = ctx;
     MPI_Request r;
     TRY_MPI(MPI_Isend(p, (int)bytes, MPI_BYTE, peer, tag_of(w, key), w->data, &r), "MPI_Isend");
@@ -131,7 +132,8 @@ static spl_status mpi_control_send(spl_comm *world, int peer, const void *bytes,
     outgoing *o = malloc(sizeof *o);
     if (!o) return spli_error(SPL_ENOMEM, "out of memory while sending a message to rank %d", peer);
     memcpy(o->bytes, bytes, n);
-    spl_status status = check(MPI_Isend(o->bytes, (int)n, MPI_BYTE, peer, CONTROL_TAG, w->control, &o->request), "MPI_Isend");
+    spl_status status = check(MPI_Isend(o->bytes, (int)n, MPI_BYTE, peer, CONTROL_TAG, w->control, &o->request),
+                              "MPI_Isend");
     if (status.code != SPL_OK) {
         free(o);
         return status;
@@ -143,7 +145,8 @@ static spl_status mpi_control_send(spl_comm *world, int peer, const void *bytes,
 
 static spl_status listen_to(mpi_world *w, int peer) {
     incoming *in = w->in[peer];
-    TRY_MPI(MPI_Irecv(in->bytes, SPL_CONTROL_BYTES, MPI_BYTE, peer, CONTROL_TAG, w->control, &in->request), "MPI_Irecv");
+    TRY_MPI(MPI_Irecv(in->bytes, SPL_CONTROL_BYTES, MPI_BYTE, peer, CONTROL_TAG, w->control, &in->request),
+            "MPI_Irecv");
     in->posted = 1;
     return spli_ok();
 }
@@ -163,8 +166,9 @@ static spl_status mpi_control_test(spl_comm *world, int peer, void *into, size_t
     int bytes = 0;
     MPI_Get_count(&got, MPI_BYTE, &bytes);
     if ((size_t)bytes != n)
-        return spli_error(SPL_EINTERNAL, "a control message of rank %d has %d bytes, not %zu; do all ranks run the same program?", peer,
-                          bytes, n);
+        return spli_error(SPL_EINTERNAL,
+                          "a control message of rank %d has %d bytes, not %zu; do all ranks run the same program?",
+                          peer, bytes, n);
     memcpy(into, in->bytes, n);
     return spli_ok();
 }
@@ -242,7 +246,8 @@ static spl_status start_mpi(int *finalize) {
     if (up) TRY_MPI(MPI_Query_thread(&level), "MPI_Query_thread");
     else TRY_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level), "MPI_Init_thread");
     if (level < MPI_THREAD_FUNNELED)
-        return spli_error(SPL_EENV, "this MPI does not allow threads beside it (MPI_THREAD_FUNNELED); use one that does");
+        return spli_error(SPL_EENV,
+                          "this MPI does not allow threads beside it (MPI_THREAD_FUNNELED); use one that does");
     return spli_ok();
 }
 

@@ -65,7 +65,9 @@ typedef struct spli_pairwise_request {
 static size_t element(const request *r) { return spl_dtype_size(r->coll.dtype); }
 
 /* Element n from p; a NULL p (of a part without elements) stays NULL. */
-static void *at(const request *r, const void *p, int64_t n) { return n ? (char *)p + (size_t)n * element(r) : (void *)p; }
+static void *at(const request *r, const void *p, int64_t n) {
+    return n ? (char *)p + (size_t)n * element(r) : (void *)p;
+}
 
 /* ---------------------------------------------------------------- work on the queue */
 
@@ -166,7 +168,8 @@ static void flow_of_all_to_all(request *r) {
 }
 
 static void flow_of_broadcast(request *r) {
-    int parent, children[32], n = spli_coll_tree(r->base.comm->size, r->base.comm->rank, r->coll.root, &parent, children);
+    int parent, children[32];
+    int n = spli_coll_tree(r->base.comm->size, r->base.comm->rank, r->coll.root, &parent, children);
     r->into = r->coll.recv;
     r->from = parent < 0 ? r->coll.send : r->into;
     if (r->stage == 0) {
@@ -219,13 +222,26 @@ static spl_status begin_stage(request *r) {
     flow_clear(r);
     r->reduce = r->tokens = 0;
     switch (r->coll.kind) {
-    case SPL_COLL_BARRIER: flow_of_barrier(r); break;
-    case SPL_COLL_ALL_GATHER: flow_of_gather(r); break;
-    case SPL_COLL_ALL_REDUCE: r->stage == 0 ? flow_of_reduction(r, NULL) : flow_of_gather(r); break;
-    case SPL_COLL_REDUCE_SCATTER: flow_of_reduction(r, r->coll.send_counts); break;
-    case SPL_COLL_ALL_TO_ALL: flow_of_all_to_all(r); break;
-    case SPL_COLL_BROADCAST: flow_of_broadcast(r); break;
-    case SPL_COLL_KIND_COUNT: break;
+    case SPL_COLL_BARRIER:
+        flow_of_barrier(r);
+        break;
+    case SPL_COLL_ALL_GATHER:
+        flow_of_gather(r);
+        break;
+    case SPL_COLL_ALL_REDUCE:
+        r->stage == 0 ? flow_of_reduction(r, NULL) : flow_of_gather(r);
+        break;
+    case SPL_COLL_REDUCE_SCATTER:
+        flow_of_reduction(r, r->coll.send_counts);
+        break;
+    case SPL_COLL_ALL_TO_ALL:
+        flow_of_all_to_all(r);
+        break;
+    case SPL_COLL_BROADCAST:
+        flow_of_broadcast(r);
+        break;
+    case SPL_COLL_KIND_COUNT:
+        break;
     }
     int64_t longest = 0, whole = (int64_t)(r->engine->message_limit / element(r));
     r->piece = r->reduce ? reduction_piece(r->engine, r->base.comm->size, element(r)) : whole > 0 ? whole : 1;
@@ -248,7 +264,8 @@ static int64_t piece_of(const request *r, int64_t n, int64_t round) {
     return left <= 0 ? 0 : left < r->piece ? left : r->piece;
 }
 
-/* Where the piece from the i-th sender (1 .. P-1 places before this member) lies in scratch; i == 0: a copy of the own piece. */
+/* Where the piece from the i-th sender (1 .. P-1 places before this member) lies in scratch; i == 0: a copy of the own
+ * piece. */
 static char *scratch_at(const request *r, int64_t round, int i) {
     int64_t part = (round % WINDOW) * r->base.comm->size + i;
     return r->scratch + (size_t)(part * r->scratch_piece) * element(r);
@@ -259,7 +276,8 @@ static spl_status post_round(request *r) {
     const int64_t k = r->posted;
     const size_t size = element(r);
     const spli_p2p_ops *p2p = r->engine->p2p;
-    int same = r->coll.kind == SPL_COLL_BROADCAST; /* what one member sends in its second stage another gets in its first */
+    const int same = r->coll.kind ==
+                     SPL_COLL_BROADCAST; /* what one sends in its second stage another gets in its first */
     const spli_p2p_key key = {.comm_id = r->base.comm->id, .sequence = r->sequence, .stage = same ? 0 : r->stage};
     round_slot *slot = &r->slot[k % WINDOW];
     r->posted++;
@@ -267,7 +285,9 @@ static spl_status post_round(request *r) {
         int m = (me - i + P) % P;
         int64_t n = piece_of(r, r->flow.recv_n[m], k);
         if (n == 0) continue;
-        char *to = r->tokens ? NULL : r->reduce ? scratch_at(r, k, i) : at(r, r->into, r->flow.recv_at[m] + k * r->piece);
+        char *to = NULL;
+        if (r->reduce) to = scratch_at(r, k, i);
+        else if (!r->tokens) to = at(r, r->into, r->flow.recv_at[m] + k * r->piece);
         SPL_TRY(p2p->irecv(r->engine->ctx, r->base.comm->world_ranks[m], &key, to, r->tokens ? 0 : (size_t)n * size,
                            &slot->handles[slot->active]));
         slot->active++;
@@ -312,7 +332,8 @@ static spl_status sum_round(request *r) {
     }
     for (int m = 0; m < P; m++) r->sources[m] = m == me ? own : scratch_at(r, r->round, (me - m + P) % P);
     r->queued = 1;
-    return r->base.comm->backend->sum(r->base.comm->backend_ctx, r->base.comm->queue, to, r->sources, P, n, r->coll.dtype);
+    return r->base.comm->backend->sum(r->base.comm->backend_ctx, r->base.comm->queue, to, r->sources, P, n,
+                                      r->coll.dtype);
 }
 
 /* ---------------------------------------------------------------- the state machine */
@@ -416,7 +437,8 @@ static spl_status scratch_take(request *r) {
     const spl_comm_memory *m = &r->base.comm->memory;
     int64_t own = 0, begin;
     if (r->stages == 0) return spli_ok();
-    if (r->coll.kind == SPL_COLL_ALL_REDUCE) spli_coll_split(r->coll.send_counts[0], r->base.comm->size, r->base.comm->rank, &begin, &own);
+    if (r->coll.kind == SPL_COLL_ALL_REDUCE)
+        spli_coll_split(r->coll.send_counts[0], r->base.comm->size, r->base.comm->rank, &begin, &own);
     if (r->coll.kind == SPL_COLL_REDUCE_SCATTER) own = r->coll.send_counts[r->base.comm->rank];
     if (own == 0) return spli_ok();
     int64_t piece = reduction_piece(r->engine, r->base.comm->size, element(r));
@@ -429,7 +451,8 @@ static spl_status scratch_take(request *r) {
 
 /* One block: counts (2), flow (4), events, handles, sources. */
 static spl_status arrays_take(request *r, const spl_coll *coll, int nwait) {
-    const size_t P = (size_t)r->base.comm->size, counts = P * sizeof(int64_t), handles = WINDOW * 2 * P * sizeof(spli_p2p_handle);
+    const size_t P = (size_t)r->base.comm->size, counts = P * sizeof(int64_t);
+    const size_t handles = WINDOW * 2 * P * sizeof(spli_p2p_handle);
     char *p = calloc(1, 6 * counts + (size_t)nwait * sizeof(spl_event *) + handles + P * sizeof(void *));
     if (!p) return spli_error(SPL_ENOMEM, "out of memory while starting %s", spl_coll_name(coll->kind));
     int per_member = coll->kind == SPL_COLL_REDUCE_SCATTER || coll->kind == SPL_COLL_ALL_TO_ALL;
@@ -447,7 +470,8 @@ static spl_status arrays_take(request *r, const spl_coll *coll, int nwait) {
     return spli_ok();
 }
 
-spl_status spli_pairwise_start(spl_comm *c, const spl_coll *coll, spl_event *const *wait, int nwait, spl_request **out) {
+spl_status spli_pairwise_start(spl_comm *c, const spl_coll *coll, spl_event *const *wait, int nwait,
+                               spl_request **out) {
     spli_pairwise_comm *pc = (spli_pairwise_comm *)c;
     uint64_t sequence = c->sequence++; /* also when it fails: members must not fall out of step */
     *out = NULL;
@@ -504,8 +528,8 @@ void spli_pairwise_init(spli_pairwise *e, const spli_p2p_ops *p2p, void *ctx) {
     *e = (spli_pairwise){.p2p = p2p, .ctx = ctx, .message_limit = MESSAGE_LIMIT, .scratch_limit = SCRATCH_LIMIT};
 }
 
-spl_status spli_pairwise_world(spli_pairwise_comm *c, spli_pairwise *engine, int rank, int size, const spl_backend_ops *b,
-                               void *backend_ctx, spl_queue *q) {
+spl_status spli_pairwise_world(spli_pairwise_comm *c, spli_pairwise *engine, int rank, int size,
+                               const spl_backend_ops *b, void *backend_ctx, spl_queue *q) {
     c->base.rank = rank;
     c->base.size = size;
     c->base.backend = b;
@@ -513,7 +537,8 @@ spl_status spli_pairwise_world(spli_pairwise_comm *c, spli_pairwise *engine, int
     c->base.queue = q;
     c->engine = engine;
     c->base.world_ranks = malloc(sizeof(int) * (size_t)size);
-    if (!c->base.world_ranks) return spli_error(SPL_ENOMEM, "out of memory while opening communication over %d ranks", size);
+    if (!c->base.world_ranks)
+        return spli_error(SPL_ENOMEM, "out of memory while opening communication over %d ranks", size);
     for (int m = 0; m < size; m++) c->base.world_ranks[m] = m;
     return spli_ok();
 }

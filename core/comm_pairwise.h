@@ -1,12 +1,13 @@
 /* comm_pairwise.h: collectives as small state machines over point-to-point messages.
  *
- * comm_mpi and comm_sim differ only in how one message travels; what is sent to whom, in which pieces, and in which order parts
- * are summed is decided here, so that both give the same bits. One engine a rank; its groups share it. */
+ * comm_mpi and comm_sim differ only in how one message travels; what is sent to whom, in which pieces, and in which
+ * order parts are summed is decided here, so that both give the same bits. One engine a rank; its groups share it. */
 #ifndef SPL_COMM_PAIRWISE_H
 #define SPL_COMM_PAIRWISE_H
 #include "comm.h"
 
-/* Which messages belong together: between two ranks, messages with the same key arrive in the order in which they were sent. */
+/* Which messages belong together: between two ranks, messages with the same key arrive in the order in which they were
+ * sent. */
 typedef struct spli_p2p_key {
     uint32_t comm_id;
     uint64_t sequence; /* the collective */
@@ -42,8 +43,8 @@ typedef struct spli_pairwise_comm { /* what pairwise_* functions take as a spl_c
 /* [local] Fills limits with their defaults. */
 void spli_pairwise_init(spli_pairwise *engine, const spli_p2p_ops *p2p, void *ctx);
 /* [local] Fills the fields of a world comm; the caller allocated it and sets ops. */
-spl_status spli_pairwise_world(spli_pairwise_comm *c, spli_pairwise *engine, int rank, int size, const spl_backend_ops *b,
-                               void *backend_ctx, spl_queue *q);
+spl_status spli_pairwise_world(spli_pairwise_comm *c, spli_pairwise *engine, int rank, int size,
+                               const spl_backend_ops *b, void *backend_ctx, spl_queue *q);
 
 /* The functions of spl_comm_ops that do not depend on the transport. */
 spl_status spli_pairwise_start(spl_comm *c, const spl_coll *coll, spl_event *const *wait, int nwait, spl_request **req);

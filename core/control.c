@@ -67,17 +67,21 @@ spl_status spli_control_ended(spl_runtime *rt, int peer, const char *what) {
     if (!p->ended) return spli_ok();
     rt->control->follows = p->exit_code != 0;
     if (p->exit_code)
-        return spli_error(SPL_EDISAGREE, "rank %d failed (exit code %d) while rank %d waited for %s; see the message of rank %d", peer,
+        return spli_error(SPL_EDISAGREE,
+                          "rank %d failed (exit code %d) while rank %d waited for %s; see the message of rank %d", peer,
                           p->exit_code, rt->rank, what, peer);
-    return spli_error(SPL_EDISAGREE, "rank %d ended its script while rank %d waited for %s%s%s%s; every rank must make the same "
-                      "collective calls", peer, rt->rank, what, rt->site[0] ? " (" : "", rt->site, rt->site[0] ? ")" : "");
+    return spli_error(SPL_EDISAGREE,
+                      "rank %d ended its script while rank %d waited for %s%s%s%s; every rank must make the same "
+                      "collective calls",
+                      peer, rt->rank, what, rt->site[0] ? " (" : "", rt->site, rt->site[0] ? ")" : "");
 }
 
 spl_status spli_control_watch(spl_runtime *rt, const char *what) {
     if (rt->size == 1 || rt->dry || !rt->control) return spli_ok();
     for (int p = 0; p < rt->size; p++) {
         SPL_TRY(spli_control_drain(rt, p));
-        if (p != rt->rank && rt->control->peers[p].ended && rt->control->peers[p].exit_code) return spli_control_ended(rt, p, what);
+        if (p != rt->rank && rt->control->peers[p].ended && rt->control->peers[p].exit_code)
+            return spli_control_ended(rt, p, what);
     }
     return spli_ok();
 }

@@ -1,5 +1,5 @@
-/* control.h: small messages between ranks apart from data: agreement on collectives, how each rank ended, and host values.
- * They arrive in order per pair of ranks; what is not asked for yet waits in an inbox per rank. */
+/* control.h: small messages between ranks apart from data: agreement on collectives, how each rank ended, and host
+ * values. They arrive in order per pair of ranks; what is not asked for yet waits in an inbox per rank. */
 #ifndef SPL_CONTROL_H
 #define SPL_CONTROL_H
 #include "runtime.h"
@@ -31,10 +31,10 @@ typedef struct spli_message {
     union {
         spli_fingerprint print;
         struct {
-            int32_t code;          /* spl_code: SPL_OK agrees */
-            int32_t follows;       /* given up since another rank had failed */
-            int32_t elsewhere;     /* given up since a member makes another comm's call: */
-            uint32_t its_comm;     /* this one */
+            int32_t code;      /* spl_code: SPL_OK agrees */
+            int32_t follows;   /* given up since another rank had failed */
+            int32_t elsewhere; /* given up since a member makes another comm's call: */
+            uint32_t its_comm; /* this one */
             uint64_t its_sequence;
             char text[SPLI_VERDICT_BYTES];
         } verdict;
@@ -69,7 +69,7 @@ typedef struct spli_control {
     spli_seen *seen;
     int nseen, max_seen;
     int said_end;
-    int follows;     /* a wait here failed because another rank had ended */
+    int follows;      /* a wait here failed because another rank had ended */
     uint64_t letters; /* received so far, for progress */
 } spli_control;
 
@@ -85,7 +85,8 @@ spl_status spli_control_watch(spl_runtime *rt, const char *what);
 /* The same for a rank that ended well, though this rank needs it. */
 spl_status spli_control_ended(spl_runtime *rt, int peer, const char *what);
 
-/* Agreement on a call that moves `total` elements between all members of c and is no data collective (kind: spli_host_kind). */
+/* Agreement on a call that moves `total` elements between all members of c and is no data collective (kind:
+ * spli_host_kind). */
 spl_status spli_agree_host(spl_runtime *rt, spl_comm *c, int kind, int64_t total);
 
 #endif

@@ -1,5 +1,5 @@
-/* cores.c: a rank's share of the cores. Launchers bind ranks to cores, to sockets, or not at all; so each rank says which cores
- * its affinity mask allows, and cores that several ranks may use are shared out between them. */
+/* cores.c: a rank's share of the cores. Launchers bind ranks to cores, to sockets, or not at all; so each rank says
+ * which cores its affinity mask allows, and cores that several ranks may use are shared out between them. */
 #include "cores.h"
 #include <sched.h>
 #include <stdio.h>

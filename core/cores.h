@@ -3,15 +3,15 @@
 #define SPL_CORES_H
 #include <stdint.h>
 
-typedef struct spli_cores { /* what ranks tell each other about where they run */
-    uint64_t host;          /* equal on ranks of one host */
-    int64_t quota;          /* cores that a control group allows, 0: no limit */
+typedef struct spli_cores {  /* what ranks tell each other about where they run */
+    uint64_t host;           /* equal on ranks of one host */
+    int64_t quota;           /* cores that a control group allows, 0: no limit */
     unsigned char mask[128]; /* a bit a core, as the kernel numbers them */
 } spli_cores;
 
 void spli_cores_here(spli_cores *out);
-/* Threads for rank `rank` of `size`: its share of the cores of its mask, which it shares with the ranks of its host whose masks
- * meet it; at least 1. *local: how many ranks its host has. */
+/* Threads for rank `rank` of `size`: its share of the cores of its mask, which it shares with the ranks of its host
+ * whose masks meet it; at least 1. *local: how many ranks its host has. */
 int spli_cores_threads(const spli_cores *all, int size, int rank, int *local);
 
 #endif

@@ -1,21 +1,21 @@
 /* fingerprint.c: agreement. Before data moves, the members of a comm tell each other what they are about to call.
  *
- * Each call over a comm has a number, the comm's sequence, which grows by one on every member whatever comes of the call. To
- * agree on call n a member
+ * Each call over a comm has a number, the comm's sequence, which grows by one on every member whatever comes of the
+ * call. To agree on call n a member
  *   1. sends each other member its fingerprint: kind, dtype, root, counts as that member sees them, axis, script line;
  *   2. compares those it gets with its own; when all fit, sends each other member the verdict "agreed";
  *   3. returns once it has that verdict from all. Only then does any byte of data move.
- * What does not fit, a member that ended, an interrupt, or the time limit makes a verdict with one sentence instead. Its
- * sender leaves the call at once; who gets it leaves with that sentence. So either all members go on or none does, and since
- * every message names its comm and call, what is left over of a failed call is known as stale and dropped: the ranks may go on
- * with the next call. (A limit that strikes one member just while the last verdicts travel can still part them; the data
- * then stand still, and the time limit of the wait says so.)
+ * What does not fit, a member that ended, an interrupt, or the time limit makes a verdict with one sentence instead.
+ * Its sender leaves the call at once; who gets it leaves with that sentence. So either all members go on or none does,
+ * and since every message names its comm and call, what is left over of a failed call is known as stale and dropped:
+ * the ranks may go on with the next call. (A limit that strikes one member just while the last verdicts travel can
+ * still part them; the data then stand still, and the time limit of the wait says so.)
  *
- * Messages of a pair of ranks keep their order. So when another comm's fingerprint comes first from a member that is awaited
- * here, that member is calling something else now: a mismatch. Unless it has given that call up, which its next message says.
- * A member that comes late to a call that the others gave up (since it did not come, or called on another comm) fails with
- * their sentence if it makes that same call; if it makes another, it had left that one out, and catches up by counting it
- * as done. */
+ * Messages of a pair of ranks keep their order. So when another comm's fingerprint comes first from a member that is
+ * awaited here, that member is calling something else now: a mismatch. Unless it has given that call up, which its next
+ * message says. A member that comes late to a call that the others gave up (since it did not come, or called on another
+ * comm) fails with their sentence if it makes that same call; if it makes another, it had left that one out, and
+ * catches up by counting it as done. */
 #include "control.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -65,13 +65,11 @@ static spl_status seen_set(spli_control *ctl, uint32_t comm_id, uint64_t next) {
 /* ---------------------------------------------------------------- fingerprints */
 
 static void describe(const spli_fingerprint *f, char *out, size_t n) {
-    const char *kind = f->kind == SPLI_HOST_NUMBERS ? "agreement of numbers"
-                       : f->kind == SPLI_HOST_BYTES ? "gather of bytes"
-                                                    : spl_coll_name((spl_coll_kind)f->kind);
+    int numbers = f->kind == SPLI_HOST_NUMBERS, bytes = f->kind == SPLI_HOST_BYTES;
+    const char *kind = numbers ? "agreement" : bytes ? "gather" : spl_coll_name((spl_coll_kind)f->kind);
+    const char *unit = numbers ? "numbers" : bytes ? "bytes" : spl_dtype_name((spl_dtype)f->dtype);
     char count[64] = "";
-    if (f->kind == SPLI_HOST_NUMBERS || f->kind == SPLI_HOST_BYTES) snprintf(count, sizeof count, " (%" PRId64 ")", f->total);
-    else if (f->kind != SPL_COLL_BARRIER)
-        snprintf(count, sizeof count, " of %" PRId64 " %s", f->total, spl_dtype_name((spl_dtype)f->dtype));
+    if (f->kind != SPL_COLL_BARRIER) snprintf(count, sizeof count, " of %" PRId64 " %s", f->total, unit);
     snprintf(out, n, "%s%s %s%.31s%s%.64s%s", kind, count, f->axis[0] ? "on axis " : "over all ranks", f->axis,
              f->site[0] ? " (" : "", f->site, f->site[0] ? ")" : "");
 }
@@ -123,7 +121,8 @@ static int differs(const agreement *a, int m, const spli_fingerprint *theirs, in
     if (pairs && strcmp(on, "the counts") == 0) {
         int out = mine.send != theirs->expect; /* the direction that differs */
         snprintf(count, sizeof count, "; rank %d sends %" PRId64 " elements to rank %d, which expects %" PRId64,
-                 out ? me : other, out ? mine.send : theirs->send, out ? other : me, out ? theirs->expect : mine.expect);
+                 out ? me : other, out ? mine.send : theirs->send, out ? other : me,
+                 out ? theirs->expect : mine.expect);
     } else if (strcmp(on, "the root") == 0) {
         snprintf(count, sizeof count, "; for rank %d the root is rank %d, for rank %d it is rank %d", me,
                  a->c->world_ranks[mine.root], other, a->c->world_ranks[theirs->root]);
@@ -200,8 +199,8 @@ static spl_status judge(agreement *a, int m, const spli_letter *l) {
     return spli_ok();
 }
 
-/* Member m calls on another comm. It finds this call's fingerprint just as this member finds its: both calls are void, and each
- * side counts the other's as made. */
+/* Member m calls on another comm. It finds this call's fingerprint just as this member finds its: both calls are void,
+ * and each side counts the other's as made. */
 static spl_status is_elsewhere(agreement *a, int m, const spli_letter *l) {
     char text[SPLI_VERDICT_BYTES];
     differs(a, m, &l->m.as.print, 0, text, sizeof text);
@@ -212,7 +211,7 @@ static spl_status is_elsewhere(agreement *a, int m, const spli_letter *l) {
     return spli_error(SPL_EDISAGREE, "%s", text);
 }
 
-/* Is this call of another comm what its sender makes instead of mine? Not when it gave that up, unless because of mine. */
+/* Is this call of another comm what its sender makes instead of mine? Not when it gave that up, unless over mine. */
 static int stands_against(const agreement *a, const spli_letter *print) {
     const spli_letter *end = given_up(print);
     return !end || (end->m.as.verdict.elsewhere && end->m.as.verdict.its_comm == a->c->id &&
@@ -280,15 +279,18 @@ static spl_status stalled(const agreement *a) {
     int n = 0;
     for (int m = 0; m < a->c->size; m++) {
         if (m == a->c->rank || a->fits[m]) continue;
-        if (n < NAMED) at += (size_t)snprintf(missing + at, sizeof missing - at, "%s%d", n ? ", " : "", a->c->world_ranks[m]);
+        if (n < NAMED)
+            at += (size_t)snprintf(missing + at, sizeof missing - at, "%s%d", n ? ", " : "", a->c->world_ranks[m]);
         n++;
     }
     if (n > NAMED) snprintf(missing + at, sizeof missing - at, " and %d more", n - NAMED);
     describe(&a->mine, call, sizeof call);
     if (n == 0)
         return spli_error(SPL_ESTALL, "all ranks came to %s, but not all said so within %g s", call, a->rt->timeout);
-    return spli_error(SPL_ESTALL, "rank%s %s never came to %s: rank %d waited %g s; every member must make the same calls in "
-                      "the same order", n > 1 ? "s" : "", missing, call, a->rt->rank, a->rt->timeout);
+    return spli_error(SPL_ESTALL,
+                      "rank%s %s never came to %s: rank %d waited %g s; every member must make the same calls in "
+                      "the same order",
+                      n > 1 ? "s" : "", missing, call, a->rt->rank, a->rt->timeout);
 }
 
 static spl_status agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll, int kind, int64_t total) {
@@ -298,11 +300,16 @@ static spl_status agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll, int 
     if (!rt->check) return spli_ok();
     char what[200];
     agreement a = {.rt = rt, .c = c, .coll = coll, .number = c->sequence, .what = what};
-    a.mine = (spli_fingerprint){.kind = kind, .dtype = coll ? (int32_t)coll->dtype : 0, .size = c->size, .total = total,
-                                .send = total, .expect = total, .root = kind == SPL_COLL_BROADCAST ? coll->root : 0};
+    a.mine = (spli_fingerprint){.kind = kind,
+                                .dtype = coll ? (int32_t)coll->dtype : 0,
+                                .size = c->size,
+                                .total = total,
+                                .send = total,
+                                .expect = total,
+                                .root = kind == SPL_COLL_BROADCAST ? coll->root : 0};
     snprintf(a.mine.axis, sizeof a.mine.axis, "%s", c->axis);
+    describe(&a.mine, what, sizeof what); /* without the script's line, which waits name themselves */
     snprintf(a.mine.site, sizeof a.mine.site, "%s", rt->site);
-    describe(&a.mine, what, sizeof what);
     a.fits = calloc(2, (size_t)c->size);
     if (!a.fits) return spli_error(SPL_ENOMEM, "out of memory while agreeing on %s", what);
     a.agreed = a.fits + c->size;
@@ -310,7 +317,8 @@ static spl_status agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll, int 
     spl_status status = send_fingerprints(&a);
     if (status.code == SPL_OK) status = spli_wait_for(rt, poll_agreement, &a, rt->timeout, 1, what);
     if (status.code == SPL_ESTALL && !a.told) status = stalled(&a);
-    if (status.code != SPL_OK && !a.told) send_verdict(&a, status.code, status.message); /* the first error is the one to tell */
+    if (status.code != SPL_OK && !a.told)
+        (void)send_verdict(&a, status.code, status.message); /* the first error counts */
     c->sequence = a.number + (status.code != SPL_OK);
     spl_status noted = seen_set(rt->control, c->id, a.number + 1);
     free(a.fits);
@@ -325,4 +333,6 @@ spl_status spli_agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll) {
     return agree(rt, c, coll, (int)coll->kind, total);
 }
 
-spl_status spli_agree_host(spl_runtime *rt, spl_comm *c, int kind, int64_t total) { return agree(rt, c, NULL, kind, total); }
+spl_status spli_agree_host(spl_runtime *rt, spl_comm *c, int kind, int64_t total) {
+    return agree(rt, c, NULL, kind, total);
+}

@@ -1,7 +1,7 @@
 /* host_values.c: barrier, agreed numbers and gathered bytes over the world, in host memory, not counted.
  *
- * They travel on the control channel, so that they work the same on every backend: each rank sends its bytes to rank 0 in
- * pieces, rank 0 works out the answer (in rank order: the same bits in every run) and sends it to all. */
+ * They travel on the control channel, so that they work the same on every backend: each rank sends its bytes to rank 0
+ * in pieces, rank 0 works out the answer (in rank order: the same bits in every run) and sends it to all. */
 #include "control.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,7 +18,9 @@ typedef struct arrival { /* bytes on their way from one rank */
     const char *what;
 } arrival;
 
-static const char *name_of(int kind) { return kind == SPLI_HOST_NUMBERS ? "an agreement of numbers" : "a gather of bytes"; }
+static const char *name_of(int kind) {
+    return kind == SPLI_HOST_NUMBERS ? "an agreement of numbers" : "a gather of bytes";
+}
 
 static spl_status send_bytes(spl_runtime *rt, int peer, int kind, uint64_t number, const void *bytes, size_t n) {
     spli_message m = {.type = SPLI_HOST, .sequence = number};
@@ -42,16 +44,19 @@ static void send_failure(spl_runtime *rt, int kind, uint64_t number, const spl_s
     m.as.host.code = (int32_t)s->code;
     snprintf(m.as.host.piece, sizeof m.as.host.piece, "%.*s", SPLI_HOST_PIECE - 1, s->message);
     for (int p = 1; p < rt->size; p++)
-        if (!rt->control->peers[p].ended) (void)spli_control_send(rt, p, &m); /* the first error is already on its way up */
+        if (!rt->control->peers[p].ended)
+            (void)spli_control_send(rt, p, &m); /* the first error is already on its way up */
 }
 
 static spl_status take_piece(arrival *a, const spli_message *m) {
     size_t piece = a->bytes - a->got < SPLI_HOST_PIECE ? a->bytes - a->got : SPLI_HOST_PIECE;
-    if (m->as.host.code != SPL_OK) return spli_error((spl_code)m->as.host.code, "%.*s", SPLI_HOST_PIECE, m->as.host.piece);
+    if (m->as.host.code != SPL_OK)
+        return spli_error((spl_code)m->as.host.code, "%.*s", SPLI_HOST_PIECE, m->as.host.piece);
     if (m->as.host.kind != a->kind || m->as.host.bytes != (int64_t)a->bytes || m->sequence != a->number)
-        return spli_error(SPL_EDISAGREE, "ranks disagree: rank %d takes part in %s of %" PRId64 " bytes, rank %d in %s of %zu "
-                          "bytes; every rank must make the same collective calls", a->peer, name_of(m->as.host.kind),
-                          m->as.host.bytes, a->rt->rank, name_of(a->kind), a->bytes);
+        return spli_error(SPL_EDISAGREE,
+                          "ranks disagree: rank %d takes part in %s of %" PRId64 " bytes, rank %d in %s of %zu "
+                          "bytes; every rank must make the same collective calls",
+                          a->peer, name_of(m->as.host.kind), m->as.host.bytes, a->rt->rank, name_of(a->kind), a->bytes);
     if (piece) memcpy(a->into + a->got, m->as.host.piece, piece);
     a->got += piece;
     a->pieces++;
@@ -78,7 +83,8 @@ static spl_status poll_arrival(void *ctx, int *done, uint64_t *progress) {
 }
 
 static spl_status receive_bytes(spl_runtime *rt, int peer, int kind, uint64_t number, void *into, size_t n) {
-    arrival a = {.rt = rt, .peer = peer, .kind = kind, .number = number, .into = into, .bytes = n, .what = name_of(kind)};
+    arrival a = {
+        .rt = rt, .peer = peer, .kind = kind, .number = number, .into = into, .bytes = n, .what = name_of(kind)};
     char what[80];
     snprintf(what, sizeof what, "rank %d in %s over all ranks", peer, a.what);
     /* rank 0 answers only after it has waited for the last rank, so the others give it longer */
@@ -93,9 +99,10 @@ static void combine(double *into, const double *x, int n, char op) {
     }
 }
 
-/* `mine` of every rank to rank 0; there `all` [size * n] is filled, `op` makes it the answer ('\0': it is the answer). */
-static spl_status exchange(spl_runtime *rt, int kind, char op, const void *mine, size_t n, void *answer, size_t answer_bytes) {
-    SPL_TRY(spli_agree_host(rt, rt->world, kind, (int64_t)n));
+/* `mine` of every rank to rank 0; there they are combined by `op` ('\0': put behind each other) and sent to all. */
+static spl_status exchange(spl_runtime *rt, int kind, char op, const void *mine, size_t n, void *answer,
+                           size_t answer_bytes) {
+    SPL_TRY(spli_agree_host(rt, rt->world, kind, (int64_t)(op ? n / sizeof(double) : n)));
     uint64_t number = rt->world->sequence++;
     if (rt->rank != 0) {
         SPL_TRY(send_bytes(rt, 0, kind, number, mine, n));

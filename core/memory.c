@@ -1,4 +1,5 @@
-/* memory.c: all backend memory that core takes goes through here: sizes that overflow, memory that is not there, accounting. */
+/* memory.c: all backend memory that core takes goes through here: sizes that overflow, memory that is not there,
+ * accounting. */
 #include "runtime.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,15 +8,18 @@
 #include <unistd.h>
 
 spl_status spli_mul_size(int64_t a, int64_t b, int64_t *out) {
-    if (a < 0 || b < 0) return spli_error(SPL_EARG, "a size of %" PRId64 " x %" PRId64 " was asked for; sizes are 0 or more", a, b);
+    if (a < 0 || b < 0)
+        return spli_error(SPL_EARG, "a size of %" PRId64 " x %" PRId64 " was asked for; sizes are 0 or more", a, b);
     if (__builtin_mul_overflow(a, b, out))
-        return spli_error(SPL_ENOMEM, "a size of %" PRId64 " x %" PRId64 " does not fit 63 bits; use smaller sizes", a, b);
+        return spli_error(SPL_ENOMEM, "a size of %" PRId64 " x %" PRId64 " does not fit 63 bits; use smaller sizes", a,
+                          b);
     return spli_ok();
 }
 
 /* ---------------------------------------------------------------- what the machine has left */
 
-/* The number after `key` in a file of "key number" lines, or the file's first number when key is NULL; -1 when there is none. */
+/* The number after `key` in a file of "key number" lines, or the file's first number when key is NULL; -1 when there is
+ * none. */
 static int64_t read_number(const char *path, const char *key) {
     char line[256];
     int64_t value = -1;
@@ -67,8 +71,9 @@ static int64_t groups_free(void) {
         const char *root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
         snprintf(dir, sizeof dir, "%s%s", root, v2 ? line + 3 : v1 + 8);
         for (;;) {
-            found = least(found, v2 ? group_free(dir, "memory.max", "memory.current", "inactive_file")
-                                    : group_free(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"));
+            found = least(
+                found, v2 ? group_free(dir, "memory.max", "memory.current", "inactive_file")
+                          : group_free(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"));
             char *slash = strrchr(dir, '/');
             if (!slash || strlen(dir) <= strlen(root)) break;
             *slash = '\0';
@@ -96,10 +101,14 @@ static int64_t resident(void) {
 
 static const char *category_name(spl_memory_category c) {
     switch (c) {
-    case SPL_MEM_WEIGHTS: return "weights";
-    case SPL_MEM_ACTIVATIONS: return "activations";
-    case SPL_MEM_BUFFERS: return "communication buffers";
-    case SPL_MEM_WORKSPACE: return "workspace";
+    case SPL_MEM_WEIGHTS:
+        return "weights";
+    case SPL_MEM_ACTIVATIONS:
+        return "activations";
+    case SPL_MEM_BUFFERS:
+        return "communication buffers";
+    case SPL_MEM_WORKSPACE:
+        return "workspace";
     }
     return "memory";
 }
@@ -108,13 +117,15 @@ static spl_status refuse(spl_memory_category c, size_t bytes, int64_t room, cons
     const double GiB = 1024.0 * 1024.0 * 1024.0;
     char left[80] = "an unknown number of bytes";
     if (room >= 0) snprintf(left, sizeof left, "%" PRId64 " bytes (%.2f GiB)", room, (double)room / GiB);
-    return spli_error(SPL_ENOMEM, "%zu bytes (%.2f GiB) are wanted for %s, but only %s are free on this machine%s; use smaller "
-                      "sizes, more machines, or a smaller dtype", bytes, (double)bytes / GiB, category_name(c), left, whose);
+    return spli_error(SPL_ENOMEM,
+                      "%zu bytes (%.2f GiB) are wanted for %s, but only %s are free on this machine%s; use smaller "
+                      "sizes, more machines, or a smaller dtype",
+                      bytes, (double)bytes / GiB, category_name(c), left, whose);
 }
 
-/* Memory is promised freely by the kernel and the lack of it kills a process later, so large requests are held against what is
- * there: less what this rank has taken and not touched yet; and, past this rank's share of the machine, with the other ranks of
- * this host taking as much, since ranks run the same program. */
+/* Memory is promised freely by the kernel and the lack of it kills a process later, so large requests are held against
+ * what is there: less what this rank has taken and not touched yet; and, past this rank's share of the machine, with
+ * the other ranks of this host taking as much, since ranks run the same program. */
 static spl_status check_room(const spl_runtime *rt, spl_memory_category c, size_t bytes) {
     enum { SMALL = 16 << 20 };
     if (bytes < SMALL || !rt->backend->has_memory) return spli_ok();
@@ -139,8 +150,8 @@ spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void
     *out = NULL;
     if (bytes == 0) return spli_ok();
     if (bytes > (size_t)INT64_MAX / 2)
-        return spli_error(SPL_ENOMEM, "%zu bytes are wanted for %s: more than any machine has; use smaller sizes", bytes,
-                          category_name(c));
+        return spli_error(SPL_ENOMEM, "%zu bytes are wanted for %s: more than any machine has; use smaller sizes",
+                          bytes, category_name(c));
     if (rt->fail_alloc > 0 && --rt->fail_alloc == 0)
         return spli_error(SPL_ENOMEM, "%zu bytes for %s were refused to test what follows", bytes, category_name(c));
     SPL_TRY(check_room(rt, c, bytes));

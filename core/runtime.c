@@ -2,9 +2,10 @@
  *
  * Opening: comm, control messages, cores, backend, queues. Closing: queues, backend, control messages, comm (MPI last).
  *
- * The end of a job: each rank tells every other once how it ended. A rank that did well waits for all the others; one that
- * failed waits a little, so that the lowest of those that failed on their own account speaks, and then ends the job for all
- * unless everybody has ended by then. A rank that failed only since another had ended is not the cause and does not speak. */
+ * The end of a job: each rank tells every other once how it ended. A rank that did well waits for all the others; one
+ * that failed waits a little, so that the lowest of those that failed on their own account speaks, and then ends the
+ * job for all unless everybody has ended by then. A rank that failed only since another had ended is not the cause and
+ * does not speak. */
 #include "control.h"
 #include "cores.h"
 #include "sim.h"
@@ -14,14 +15,17 @@
 
 /* ---------------------------------------------------------------- opening */
 
-static spl_status buffer_alloc(void *owner, size_t bytes, void **out) { return spli_alloc(owner, SPL_MEM_BUFFERS, bytes, out); }
+static spl_status buffer_alloc(void *owner, size_t bytes, void **out) {
+    return spli_alloc(owner, SPL_MEM_BUFFERS, bytes, out);
+}
 static void buffer_free(void *owner, void *p, size_t bytes) { spli_free(owner, SPL_MEM_BUFFERS, p, bytes); }
 
 static spl_status open_comm(spl_runtime *rt, const spl_runtime_config *config) {
     rt->dry = config->dry_size > 0;
     /* the backend is opened later, since it is told how many threads it has, which ranks agree on */
     if (rt->dry) SPL_TRY(spli_comm_dry_open(config->dry_rank, config->dry_size, rt->backend, NULL, NULL, &rt->world));
-    else if (config->sim) SPL_TRY(spli_comm_sim_open(config->sim, config->sim_rank, rt->backend, NULL, NULL, &rt->world));
+    else if (config->sim)
+        SPL_TRY(spli_comm_sim_open(config->sim, config->sim_rank, rt->backend, NULL, NULL, &rt->world));
     else if (spli_comm_mpi_launched()) SPL_TRY(spli_comm_mpi_open(rt->backend, NULL, NULL, &rt->world));
     else SPL_TRY(spli_comm_self_open(rt->backend, NULL, NULL, &rt->world));
     rt->sim = config->sim;
@@ -68,7 +72,8 @@ static spl_status open_backend(spl_runtime *rt) {
 
 static spl_status check_config(const spl_runtime_config *c) {
     if (c->backend && c->backend->abi != SPL_BACKEND_ABI)
-        return spli_error(SPL_EENV, "backend %s was built for interface %d, this program has %d; build both from one version",
+        return spli_error(SPL_EENV,
+                          "backend %s was built for interface %d, this program has %d; build both from one version",
                           c->backend->name, c->backend->abi, SPL_BACKEND_ABI);
     if (c->timeout < 0 || c->timeout != c->timeout)
         return spli_error(SPL_EUSAGE, "the time limit is %g s; give seconds above 0", c->timeout);
@@ -182,7 +187,7 @@ void spl_runtime_finish(spl_runtime *rt, int exit_code, double seconds, int *spe
     *all = 1;
     if (rt->size == 1 || rt->dry) return;
     spli_message m = {.type = SPLI_ENDED};
-    /* an interrupt is how a launcher ends the ranks that are left: it is the cause only when no rank failed otherwise */
+    /* an interrupt is how a launcher ends the ranks that are left: the cause only when no rank failed otherwise */
     int follows = exit_code != 0 && (rt->control->follows || (rt->interrupt && *rt->interrupt));
     m.as.ended.exit_code = exit_code;
     m.as.ended.follows = follows;

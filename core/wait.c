@@ -1,15 +1,16 @@
 /* wait.c: the one place where a rank waits.
  *
- * Polls hot for a moment, then yields the core at each turn, then sleeps for tens of microseconds, longer the longer nothing
- * moves: ranks that wait leave the cores to ranks that work, also with many ranks on few cores. Time is measured since the
- * last progress, so a slow transfer is no stall. */
+ * Polls hot for a moment, then yields the core at each turn, then sleeps for tens of microseconds, longer the longer
+ * nothing moves: ranks that wait leave the cores to ranks that work, also with many ranks on few cores. Time is
+ * measured since the last progress, so a slow transfer is no stall. */
 #include "control.h"
 #include "sim.h"
 #include <sched.h>
 #include <stdio.h>
 #include <time.h>
 
-enum { HOT_TURNS = 64, WATCH_EVERY = 16 };
+enum { HOT_TURNS = 64 };
+static const double WATCH_EVERY = 1e-3; /* seconds */
 
 double spli_now(void) {
     struct timespec t;
@@ -17,7 +18,8 @@ double spli_now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Gives the core away for as long as fits a wait that has stood still for `idle` seconds; of virtual ranks, to the next. */
+/* Gives the core away for as long as fits a wait that has stood still for `idle` seconds; of virtual ranks, to the
+ * next. */
 static void rest(spl_runtime *rt, double idle) {
     if (rt->sim) {
         spli_sim_yield(rt->sim);
@@ -32,7 +34,7 @@ static void rest(spl_runtime *rt, double idle) {
 }
 
 spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what) {
-    double begin = 0, moved = 0;
+    double begin = 0, moved = 0, watched = 0;
     uint64_t before = 0, progress = 0;
     unsigned turns = 0;
     for (;;) {
@@ -44,16 +46,21 @@ spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limi
         if (rt->world && rt->world->ops->progress) rt->world->ops->progress(rt->world);
         if (++turns < HOT_TURNS && !rt->sim) continue; /* a virtual partner moves only when this rank lets it */
         double now = spli_now();
-        if (begin == 0) begin = moved = now;
+        if (begin == 0) begin = moved = watched = now;
         if (progress != before) {
             before = progress;
             moved = now;
         }
         if (limit >= 0 && now - moved > limit)
-            return spli_error(SPL_ESTALL, "rank %d waited %.1f s for %s%s%s%s and nothing moved for %.1f s; look for a rank that does "
-                              "not make this call, or raise --timeout", rt->rank, now - begin, what, rt->site[0] ? " (" : "", rt->site,
-                              rt->site[0] ? ")" : "", now - moved);
-        if (watch && now - moved > 1e-3 && turns % WATCH_EVERY == 0) SPL_TRY(spli_control_watch(rt, what));
+            return spli_error(
+                SPL_ESTALL,
+                "rank %d waited %.1f s for %s%s%s%s and nothing moved for %.1f s; look for a rank that does "
+                "not make this call, or raise --timeout",
+                rt->rank, now - begin, what, rt->site[0] ? " (" : "", rt->site, rt->site[0] ? ")" : "", now - moved);
+        if (watch && now - watched > WATCH_EVERY) {
+            SPL_TRY(spli_control_watch(rt, what));
+            watched = now;
+        }
         rest(rt, now - moved);
     }
 }
@@ -113,7 +120,8 @@ spl_status spli_wait_queue(spl_runtime *rt, spl_queue *q) {
     queue_wait w = {.rt = rt};
     SPL_TRY(rt->backend->event_open(rt->backend_ctx, &w.event));
     spl_status status = rt->backend->event_record(rt->backend_ctx, q, w.event);
-    if (status.code == SPL_OK) status = spli_wait_for(rt, poll_event, &w, rt->timeout, 0, "the device to finish its queue");
+    if (status.code == SPL_OK)
+        status = spli_wait_for(rt, poll_event, &w, rt->timeout, 0, "the device to finish its queue");
     rt->backend->event_close(rt->backend_ctx, w.event);
     return status;
 }

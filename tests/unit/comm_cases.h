@@ -1,5 +1,5 @@
-/* comm_cases.h: what is tested of communication between ranks, the same over MPI (comm_test.c) and between virtual ranks
- * (comm_virtual_test.c). Each case runs on all ranks; a failure on any is a failure, and rank 0 prints. */
+/* comm_cases.h: what is tested of communication between ranks, the same over MPI (comm_test.c) and between virtual
+ * ranks (comm_virtual_test.c). Each case runs on all ranks; a failure on any is a failure, and rank 0 prints. */
 #ifndef COMM_CASES_H
 #define COMM_CASES_H
 #include "comm_pairwise.h"
@@ -25,7 +25,8 @@ typedef struct env {
     spl_comm *row, *column; /* ranks 2i and 2i + 1; ranks of one parity */
 } env;
 
-static spl_status count_isend(void *ctx, int peer, const spli_p2p_key *key, const void *p, size_t n, spli_p2p_handle *h) {
+static spl_status count_isend(void *ctx, int peer, const spli_p2p_key *key, const void *p, size_t n,
+                              spli_p2p_handle *h) {
     counting *c = ctx;
     c->bytes += (int64_t)n;
     return c->real->isend(c->ctx, peer, key, p, n, h);
@@ -55,7 +56,9 @@ __attribute__((format(printf, 3, 4))) static void expect(env *e, int good, const
     va_end(args);
 }
 
-static void expect_ok(env *e, spl_status s, const char *what) { expect(e, s.code == SPL_OK, "%s: %s", what, s.code ? s.message : ""); }
+static void expect_ok(env *e, spl_status s, const char *what) {
+    expect(e, s.code == SPL_OK, "%s: %s", what, s.code ? s.message : "");
+}
 
 /* All ranks agree on how the case went. */
 static void verdict(env *e, const char *name) {
@@ -64,7 +67,8 @@ static void verdict(env *e, const char *name) {
     e->rt->check = 0;
     e->rt->timeout = 30;
     char *all = calloc((size_t)e->size, sizeof e->why);
-    if (spl_agree_doubles(e->rt, &good, 1, '<').code != SPL_OK || spl_gather_bytes(e->rt, e->why, sizeof e->why, all).code != SPL_OK) {
+    if (spl_agree_doubles(e->rt, &good, 1, '<').code != SPL_OK ||
+        spl_gather_bytes(e->rt, e->why, sizeof e->why, all).code != SPL_OK) {
         ok(0, "%s: the ranks cannot meet any more (rank %d)", name, e->rank);
         spl_runtime_abort(e->rt, 1);
     }
@@ -80,7 +84,9 @@ static void verdict(env *e, const char *name) {
     e->rt->timeout = limit;
 }
 
-typedef struct nap_until { double when; } nap_until;
+typedef struct nap_until {
+    double when;
+} nap_until;
 static spl_status poll_nap(void *ctx, int *done, uint64_t *progress) {
     (void)progress;
     *done = spli_now() >= ((nap_until *)ctx)->when;
@@ -95,16 +101,22 @@ static void nap(env *e, double seconds) {
 /* ---------------------------------------------------------------- one collective, checked element by element */
 
 /* Values whose sum depends on its order. */
-static float value(int from, int64_t i) { return (float)((i * 7919 + from * 104729 + 13) % 1009) / 37.0f * ((from & 1) ? 1e-3f : 1e3f); }
+static float value(int from, int64_t i) {
+    return (float)((i * 7919 + from * 104729 + 13) % 1009) / 37.0f * ((from & 1) ? 1e-3f : 1e3f);
+}
 
 typedef enum pattern { NOTHING, ONE, UNEVEN, LARGE, PATTERNS } pattern;
 
 static int64_t count_of(pattern p, int from, int to) {
     switch (p) {
-    case NOTHING: return 0;
-    case ONE: return 1;
-    case UNEVEN: return (from * 7 + to * 3) % 5 * 37;
-    default: return 300001 + 11 * from + to; /* 1.2 MB: far above what MPI sends eagerly */
+    case NOTHING:
+        return 0;
+    case ONE:
+        return 1;
+    case UNEVEN:
+        return (from * 7 + to * 3) % 5 * 37;
+    default:
+        return 300001 + 11 * from + to; /* 1.2 MB: far above what MPI sends eagerly */
     }
 }
 
@@ -134,10 +146,17 @@ static job job_make(const spl_comm *c, spl_coll_kind kind, pattern p, int in_pla
     int64_t at = 0, own_at = 0;
     for (int m = 0; m < P; m++) {
         switch (kind) {
-        case SPL_COLL_ALL_TO_ALL: j.send_counts[m] = count_of(p, me, m), j.recv_counts[m] = count_of(p, m, me); break;
-        case SPL_COLL_ALL_GATHER: j.recv_counts[m] = count_of(p, m, 1); break;
-        case SPL_COLL_REDUCE_SCATTER: j.send_counts[m] = count_of(p, m, 2); break;
-        default: break;
+        case SPL_COLL_ALL_TO_ALL:
+            j.send_counts[m] = count_of(p, me, m), j.recv_counts[m] = count_of(p, m, me);
+            break;
+        case SPL_COLL_ALL_GATHER:
+            j.recv_counts[m] = count_of(p, m, 1);
+            break;
+        case SPL_COLL_REDUCE_SCATTER:
+            j.send_counts[m] = count_of(p, m, 2);
+            break;
+        default:
+            break;
         }
         j.send_n += j.send_counts[m];
         j.recv_n += j.recv_counts[m];
@@ -145,7 +164,8 @@ static job job_make(const spl_comm *c, spl_coll_kind kind, pattern p, int in_pla
     }
     if (kind == SPL_COLL_ALL_GATHER) j.send_n = j.send_counts[0] = j.recv_counts[me];
     if (kind == SPL_COLL_REDUCE_SCATTER) j.recv_n = j.send_counts[me];
-    if (kind == SPL_COLL_ALL_REDUCE || kind == SPL_COLL_BROADCAST) j.send_n = j.recv_n = j.send_counts[0] = count_of(p, 3, 2);
+    if (kind == SPL_COLL_ALL_REDUCE || kind == SPL_COLL_BROADCAST)
+        j.send_n = j.recv_n = j.send_counts[0] = count_of(p, 3, 2);
     j.recv = floats(j.recv_n);
     j.want = floats(j.recv_n);
     j.send = in_place ? j.recv : floats(j.send_n);
@@ -166,8 +186,14 @@ static job job_make(const spl_comm *c, spl_coll_kind kind, pattern p, int in_pla
         j.want[i] = value(0, from + i);
         for (int m = 1; m < P; m++) j.want[i] += value(m, from + i);
     }
-    j.coll = (spl_coll){.kind = kind, .dtype = SPL_F32, .send = j.send, .recv = j.recv, .send_counts = j.send_counts,
-                        .recv_counts = kind == SPL_COLL_ALL_GATHER || kind == SPL_COLL_ALL_TO_ALL ? j.recv_counts : NULL, .root = root};
+    j.coll = (spl_coll){.kind = kind,
+                        .dtype = SPL_F32,
+                        .send = j.send,
+                        .recv = j.recv,
+                        .send_counts = j.send_counts,
+                        .recv_counts = kind == SPL_COLL_ALL_GATHER || kind == SPL_COLL_ALL_TO_ALL ? j.recv_counts
+                                                                                                  : NULL,
+                        .root = root};
     return j;
 }
 
@@ -180,10 +206,11 @@ static void run_job(env *e, spl_comm *c, spl_coll_kind kind, pattern p, int in_p
     int64_t sent = e->count.bytes;
     expect_ok(e, spli_comm_run(e->rt, c, &j.coll), spl_coll_name(kind));
     spl_counters_get(e->rt, &after);
-    expect(e, job_right(&j), "%s of pattern %d %s gives wrong numbers", spl_coll_name(kind), p, in_place ? "in place" : "apart");
+    expect(e, job_right(&j), "%s of pattern %d %s gives wrong numbers", spl_coll_name(kind), p,
+           in_place ? "in place" : "apart");
     int64_t counted = after.comm_bytes[kind] - before.comm_bytes[kind];
-    expect(e, counted == e->count.bytes - sent, "%s of pattern %d counted %lld bytes and sent %lld", spl_coll_name(kind), p,
-           (long long)counted, (long long)(e->count.bytes - sent));
+    expect(e, counted == e->count.bytes - sent, "%s of pattern %d counted %lld bytes and sent %lld",
+           spl_coll_name(kind), p, (long long)counted, (long long)(e->count.bytes - sent));
     expect(e, after.comm_calls[kind] == before.comm_calls[kind] + 1, "a call is counted once");
     expect(e, after.bytes_now[SPL_MEM_BUFFERS] == 0, "scratch is given back");
     job_free(&j);
@@ -200,8 +227,8 @@ static void case_collectives(env *e, spl_comm *c, const char *where) {
         int may_be_in_place = kind == SPL_COLL_ALL_REDUCE || kind == SPL_COLL_ALL_GATHER || kind == SPL_COLL_BROADCAST;
         for (int in_place = 0; in_place <= may_be_in_place; in_place++)
             for (int p = 0; p < PATTERNS; p++) run_job(e, c, (spl_coll_kind)kind, (pattern)p, in_place);
-        snprintf(name, sizeof name, "%s %s: none, one, uneven and 1.2 MB counts, bytes as counted", spl_coll_name((spl_coll_kind)kind),
-                 where);
+        snprintf(name, sizeof name, "%s %s: none, one, uneven and 1.2 MB counts, bytes as counted",
+                 spl_coll_name((spl_coll_kind)kind), where);
         verdict(e, name);
     }
 }
@@ -211,7 +238,8 @@ static void case_outstanding(env *e) {
     job j[3] = {job_make(c, SPL_COLL_ALL_REDUCE, LARGE, 1), job_make(c, SPL_COLL_ALL_GATHER, LARGE, 0),
                 job_make(e->column, SPL_COLL_ALL_TO_ALL, UNEVEN, 0)};
     spl_request *r[3] = {0};
-    for (int i = 0; i < 3; i++) expect_ok(e, spli_comm_start(e->rt, i == 2 ? e->column : c, &j[i].coll, &r[i]), "start");
+    for (int i = 0; i < 3; i++)
+        expect_ok(e, spli_comm_start(e->rt, i == 2 ? e->column : c, &j[i].coll, &r[i]), "start");
     for (int i = 0; i < 3; i++) { /* waits in opposite orders: each must move on what the other is waiting for */
         int k = e->rank & 1 ? 2 - i : i;
         if (r[k]) expect_ok(e, spli_wait(e->rt, r[k], "one of several"), "wait");
@@ -238,7 +266,8 @@ static void case_counters(env *e) {
     expect(e, calls == 1, "control traffic is not counted");
     spl_counters_reset(e->rt);
     spl_counters_get(e->rt, &c);
-    expect(e, c.comm_seconds == 0 && c.comm_bytes[SPL_COLL_ALL_REDUCE] == 0 && c.bytes_peak[SPL_MEM_BUFFERS] == 0, "reset");
+    expect(e, c.comm_seconds == 0 && c.comm_bytes[SPL_COLL_ALL_REDUCE] == 0 && c.bytes_peak[SPL_MEM_BUFFERS] == 0,
+           "reset");
     verdict(e, "counters: time, calls, scratch; control traffic apart; reset");
 }
 
@@ -291,7 +320,7 @@ static void case_host_values(env *e) {
 }
 
 static void case_barrier(env *e) {
-    nap(e, 0.02 * e->rank);
+    nap(e, 0.01 * e->rank);
     double times[2] = {spli_now(), 0};
     expect_ok(e, spl_barrier(e->rt), "barrier");
     times[1] = spli_now();
@@ -309,13 +338,16 @@ static void case_barrier(env *e) {
 /* ---------------------------------------------------------------- agreement */
 
 static void expect_error(env *e, spl_status s, spl_code code, const char *const *words) {
-    expect(e, s.code == code, "code %s, not %s: %s", spl_code_name(s.code), spl_code_name(code), s.code ? s.message : "");
-    for (; s.code == code && *words; words++) expect(e, strstr(s.message, *words) != NULL, "'%s' is not in: %s", *words, s.message);
+    expect(e, s.code == code, "code %s, not %s: %s", spl_code_name(s.code), spl_code_name(code),
+           s.code ? s.message : "");
+    for (; s.code == code && *words; words++)
+        expect(e, strstr(s.message, *words) != NULL, "'%s' is not in: %s", *words, s.message);
 }
 #define WORDS(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 /* The last rank does one thing, the others another; then all do the same. */
-static void case_mismatch(env *e, const char *name, const spl_coll *most, const spl_coll *last, const char *const *words) {
+static void case_mismatch(env *e, const char *name, const spl_coll *most, const spl_coll *last,
+                          const char *const *words) {
     int is_last = e->rank == e->size - 1;
     char rank[24];
     snprintf(rank, sizeof rank, "rank %d calls", e->size - 1);
@@ -336,17 +368,25 @@ static void cases_of_mismatch(env *e) {
     int64_t five[N], odd[N], six = 6;
     for (int m = 0; m < P; m++) five[m] = odd[m] = 5;
     odd[0] = 4; /* what the last rank thinks that rank 0 has */
-    spl_coll reduce = {.kind = SPL_COLL_ALL_REDUCE, .dtype = SPL_F32, .send = room, .recv = room + N, .send_counts = five};
-    spl_coll gather = {.kind = SPL_COLL_ALL_GATHER, .dtype = SPL_F32, .send = room, .recv = room + N, .send_counts = five, .recv_counts = five};
+    spl_coll reduce = {
+        .kind = SPL_COLL_ALL_REDUCE, .dtype = SPL_F32, .send = room, .recv = room + N, .send_counts = five};
+    spl_coll gather = {.kind = SPL_COLL_ALL_GATHER,
+                       .dtype = SPL_F32,
+                       .send = room,
+                       .recv = room + N,
+                       .send_counts = five,
+                       .recv_counts = five};
     spl_coll all = gather, scatter = reduce, broadcast = reduce, other;
     all.kind = SPL_COLL_ALL_TO_ALL;
     scatter.kind = SPL_COLL_REDUCE_SCATTER;
     broadcast.kind = SPL_COLL_BROADCAST;
-    case_mismatch(e, "agreement: another call", &reduce, &gather, WORDS("disagree on the call", "all-reduce of 5 f32", "all-gather of 5 f32"));
+    case_mismatch(e, "agreement: another call", &reduce, &gather,
+                  WORDS("disagree on the call", "all-reduce of 5 f32", "all-gather of 5 f32"));
     other = reduce, other.dtype = SPL_F64;
     case_mismatch(e, "agreement: another dtype", &reduce, &other, WORDS("disagree on the dtype", "5 f32", "5 f64"));
     other = reduce, other.send_counts = &six;
-    case_mismatch(e, "agreement: another count in an all-reduce", &reduce, &other, WORDS("disagree on the counts", "of 5 f32", "of 6 f32"));
+    case_mismatch(e, "agreement: another count in an all-reduce", &reduce, &other,
+                  WORDS("disagree on the counts", "of 5 f32", "of 6 f32"));
     other = gather, other.recv_counts = odd;
     case_mismatch(e, "agreement: an all-gather that expects less than is sent", &gather, &other,
                   WORDS("the counts", "rank 0 sends 5 elements", "expects 4"));
@@ -354,22 +394,25 @@ static void cases_of_mismatch(env *e) {
     case_mismatch(e, "agreement: an all-to-all that expects less than is sent", &all, &other,
                   WORDS("the counts", "rank 0 sends 5 elements", "expects 4"));
     other = scatter, other.send_counts = odd;
-    case_mismatch(e, "agreement: other parts in a reduce-scatter", &scatter, &other, WORDS("the counts", "reduce-scatter"));
+    case_mismatch(e, "agreement: other parts in a reduce-scatter", &scatter, &other,
+                  WORDS("the counts", "reduce-scatter"));
     other = broadcast, other.root = 1;
     case_mismatch(e, "agreement: another root", &broadcast, &other, WORDS("the root", "is rank 0", "is rank 1"));
 
     int is_last = e->rank == P - 1;
     double number = 1;
     spl_status s = is_last ? spl_agree_doubles(e->rt, &number, 1, '+') : spl_barrier(e->rt);
-    expect_error(e, s, SPL_EDISAGREE, WORDS("barrier", "agreement of numbers"));
+    expect_error(e, s, SPL_EDISAGREE, WORDS("barrier", "agreement of 1 numbers"));
     expect_ok(e, spl_barrier(e->rt), "barrier");
     verdict(e, "agreement: a barrier is no agreement of numbers");
 }
 
 /* Rank 0 calls on its row, the others over all ranks. */
 static void case_elsewhere(env *e) {
-    job world = job_make(e->rt->world, SPL_COLL_ALL_REDUCE, UNEVEN, 0), row = job_make(e->row, SPL_COLL_ALL_REDUCE, UNEVEN, 0);
-    spl_status s = e->rank == 0 ? spli_comm_run(e->rt, e->row, &row.coll) : spli_comm_run(e->rt, e->rt->world, &world.coll);
+    job world = job_make(e->rt->world, SPL_COLL_ALL_REDUCE, UNEVEN, 0),
+        row = job_make(e->row, SPL_COLL_ALL_REDUCE, UNEVEN, 0);
+    spl_status s = e->rank == 0 ? spli_comm_run(e->rt, e->row, &row.coll)
+                                : spli_comm_run(e->rt, e->rt->world, &world.coll);
     expect_error(e, s, SPL_EDISAGREE, WORDS("disagree on the call", "on axis row", "over all ranks"));
     good_all_reduce(e, e->rt->world);
     if (e->row->size > 1) good_all_reduce(e, e->row);
@@ -385,9 +428,9 @@ static void case_missing(env *e, int comes_late) {
     char missing[32];
     snprintf(missing, sizeof missing, "rank %d never came", e->size - 1);
     job j = job_make(e->rt->world, SPL_COLL_ALL_REDUCE, UNEVEN, 0);
-    e->rt->timeout = 0.5;
+    e->rt->timeout = 0.3;
     spl_runtime_set_site(e->rt, "missing.lua:7");
-    if (is_last) nap(e, 1.5);
+    if (is_last) nap(e, 0.9);
     double begin = spli_now();
     if (!is_last || comes_late) {
         spl_status s = spli_comm_run(e->rt, e->rt->world, &j.coll);
@@ -406,14 +449,16 @@ static void case_many(env *e) {
     uint32_t s = 12345;
     for (int round = 0; round < 60; round++) {
         s = s * 1664525u + 1013904223u;
-        int kind = 1 + (int)(s >> 8) % (SPL_COLL_KIND_COUNT - 1), odd_rank = (int)(s >> 16) % (2 * e->size), on_row = (s >> 4) & 1;
+        int kind = 1 + (int)(s >> 8) % (SPL_COLL_KIND_COUNT - 1), odd_rank = (int)(s >> 16) % (2 * e->size),
+            on_row = (s >> 4) & 1;
         spl_comm *c = on_row ? e->row : e->rt->world;
         int odd_here = 0; /* is the odd rank in my group? */
         for (int m = 0; m < c->size; m++) odd_here |= c->world_ranks[m] == odd_rank && c->size > 1;
         int other = 1 + kind % (SPL_COLL_KIND_COUNT - 1);
         job j = job_make(c, (spl_coll_kind)(e->rank == odd_rank ? other : kind), ONE, 0);
         spl_status status = spli_comm_run(e->rt, c, &j.coll);
-        expect(e, (status.code == SPL_EDISAGREE) == odd_here, "round %d: %s", round, status.code ? status.message : "no error");
+        expect(e, (status.code == SPL_EDISAGREE) == odd_here, "round %d: %s", round,
+               status.code ? status.message : "no error");
         expect(e, status.code || job_right(&j), "round %d: wrong numbers", round);
         job_free(&j);
     }
@@ -441,7 +486,8 @@ static void case_stall(env *e) {
     e->rt->interrupt = &interrupted;
     if (e->column->size > 1 && e->column->rank == 0) {
         interrupted = 1;
-        expect_error(e, spli_comm_run(e->rt, e->column, &k.coll), SPL_EINTERRUPT, WORDS("interrupted", "all-reduce on axis column"));
+        expect_error(e, spli_comm_run(e->rt, e->column, &k.coll), SPL_EINTERRUPT,
+                     WORDS("interrupted", "all-reduce on axis column"));
         interrupted = 0;
     }
     e->rt->interrupt = NULL;
@@ -463,8 +509,10 @@ static void make_groups(env *e) {
     expect_ok(e, spli_comm_group(e->rt, column, ncolumn, "column", e->rt->next_comm_id++, &e->column), "column");
     int wrong[2] = {1, 0}, beyond[1] = {e->size};
     spl_comm *none;
-    expect(e, e->size == 1 || spli_comm_group(e->rt, wrong, 2, "x", 9, &none).code == SPL_EARG, "members out of order are refused");
-    expect(e, spli_comm_group(e->rt, beyond, 1, "x", 9, &none).code == SPL_EARG, "a member beyond the world is refused");
+    expect(e, e->size == 1 || spli_comm_group(e->rt, wrong, 2, "x", 9, &none).code == SPL_EARG,
+           "members out of order are refused");
+    expect(e, spli_comm_group(e->rt, beyond, 1, "x", 9, &none).code == SPL_EARG,
+           "a member beyond the world is refused");
     verdict(e, "groups of a mesh of two axes");
 }
 

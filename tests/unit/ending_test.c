@@ -1,5 +1,5 @@
-/* ending_test.c: how ranks end together: who speaks, what the job's exit code is, and what a rank learns that still waits for
- * one that is gone. Virtual ranks, so that one process sees what all of them found. */
+/* ending_test.c: how ranks end together: who speaks, what the job's exit code is, and what a rank learns that still
+ * waits for one that is gone. Virtual ranks, so that one process sees what all of them found. */
 #include "comm_pairwise.h"
 #include "runtime.h"
 #include "tap.h"
@@ -11,15 +11,15 @@ static const spl_backend_ops backend = TINY_BACKEND;
 
 typedef struct outcome {
     int speak, worst, all;
-    double when; /* seconds after the start, at the first word of finish */
+    double when;       /* seconds after the start, at the first word of finish */
     spl_status waited; /* of the collective that this rank made, if it did */
 } outcome;
 
 typedef struct scenario {
     const char *name;
-    int code[P];      /* how a rank ends on its own account; 0 and waits[r]: by what its collective says */
-    int waits[P];     /* makes a collective that not all make */
-    double late[P];   /* comes to its end only after so many seconds */
+    int code[P];    /* how a rank ends on its own account; 0 and waits[r]: by what its collective says */
+    int waits[P];   /* makes a collective that not all make */
+    double late[P]; /* comes to its end only after so many seconds */
     int check;
     double patience;
     /* what must come of it */
@@ -45,7 +45,11 @@ static void rank_main(void *ctx, int rank) {
     const scenario *s = r->s;
     outcome *o = &r->out[rank];
     spl_runtime *rt;
-    spl_runtime_config config = {.backend = &backend, .threads = 1, .timeout = 30, .check_collectives = s->check, .sim = r->sim,
+    spl_runtime_config config = {.backend = &backend,
+                                 .threads = 1,
+                                 .timeout = 30,
+                                 .check_collectives = s->check,
+                                 .sim = r->sim,
                                  .sim_rank = rank};
     if (spl_runtime_open(&config, &rt).code != SPL_OK) {
         r->bad = 1;
@@ -63,7 +67,8 @@ static void rank_main(void *ctx, int rank) {
     }
     spl_runtime_finish(rt, code, s->patience, &o->speak, &o->worst, &o->all);
     o->when = spli_now() - r->begin;
-    spl_runtime_finish(rt, code, 30, &speak, &worst, &all); /* asked again, when all have ended, it says the final word */
+    spl_runtime_finish(rt, code, 30, &speak, &worst,
+                       &all); /* asked again, when all have ended, it says the final word */
     if (!all || speak != (rank == s->speaker) || worst != s->worst) r->bad = 1;
     if (spl_runtime_close(rt, &leaked).code != SPL_OK || leaked) r->bad = 1;
 }
@@ -84,8 +89,8 @@ static run play(const scenario *s) {
     ok(!r.bad, "%s: opened, ended and closed", s->name);
     if (s->patience > 1) {
         ok(worst && all, "%s: every rank knows the exit code %d and that all have ended", s->name, s->worst);
-        ok(speakers == (s->speaker >= 0) && (s->speaker < 0 || r.out[s->speaker].speak), "%s: rank %d speaks, nobody else", s->name,
-           s->speaker);
+        ok(speakers == (s->speaker >= 0) && (s->speaker < 0 || r.out[s->speaker].speak),
+           "%s: rank %d speaks, nobody else", s->name, s->speaker);
     }
     return r;
 }
@@ -105,35 +110,61 @@ int main(void) {
     ok(r.out[0].when >= 0.3, "success waits for all");
 
     for (int check = 0; check < 2; check++) {
-        scenario one = {.name = check ? "one fails, others wait, with agreement" : "one fails, others wait", .code = {0, 0, 1, 0},
-                        .waits = {1, 1, 0, 1}, .check = check, .patience = 10, .speaker = 2, .worst = 1};
+        scenario one = {.name = check ? "one fails, others wait, with agreement" : "one fails, others wait",
+                        .code = {0, 0, 1, 0},
+                        .waits = {1, 1, 0, 1},
+                        .check = check,
+                        .patience = 10,
+                        .speaker = 2,
+                        .worst = 1};
         r = play(&one);
-        ok(says(&r.out[0].waited, SPL_EDISAGREE, "rank 2 failed (exit code 1)"), "who waits for it learns which rank failed");
+        ok(says(&r.out[0].waited, SPL_EDISAGREE, "rank 2 failed (exit code 1)"),
+           "who waits for it learns which rank failed");
         ok(r.out[0].when < 2, "within %.2f s", r.out[0].when);
 
-        scenario gone = {.name = check ? "one ends early, with agreement" : "one ends early", .waits = {1, 0, 1, 1}, .check = check,
-                         .patience = 10, .speaker = 0, .worst = 4};
+        scenario gone = {.name = check ? "one ends early, with agreement" : "one ends early",
+                         .waits = {1, 0, 1, 1},
+                         .check = check,
+                         .patience = 10,
+                         .speaker = 0,
+                         .worst = 4};
         r = play(&gone);
-        ok(says(&r.out[2].waited, SPL_EDISAGREE, "rank 1 ended its script"), "who waits for it learns which rank ended");
+        ok(says(&r.out[2].waited, SPL_EDISAGREE, "rank 1 ended its script"),
+           "who waits for it learns which rank ended");
         ok(r.out[2].when < (check ? 1 : 4), "within %.2f s", r.out[2].when);
     }
 
-    scenario two = {.name = "two fail, others wait", .code = {0, 2, 0, 1}, .waits = {1, 0, 1, 0}, .patience = 10, .speaker = 1, .worst = 2};
+    scenario two = {.name = "two fail, others wait",
+                    .code = {0, 2, 0, 1},
+                    .waits = {1, 0, 1, 0},
+                    .patience = 10,
+                    .speaker = 1,
+                    .worst = 2};
     play(&two);
 
     scenario same = {.name = "all fail alike", .code = {1, 1, 1, 1}, .patience = 10, .speaker = 0, .worst = 1};
     play(&same);
 
-    scenario busy = {.name = "one fails while another computes", .code = {0, 0, 0, 3}, .late = {1.2, 0, 0, 0}, .patience = 0.3,
-                     .speaker = 3, .worst = 3};
+    scenario busy = {.name = "one fails while another computes",
+                     .code = {0, 0, 0, 3},
+                     .late = {1.2, 0, 0, 0},
+                     .patience = 0.3,
+                     .speaker = 3,
+                     .worst = 3};
     r = play(&busy);
     ok(r.out[3].speak && r.out[3].worst == 3 && !r.out[3].all && r.out[3].when >= 0.3 && r.out[3].when < 1.1,
        "it waits no longer than asked (%.2f s), speaks, and knows that not all have ended", r.out[3].when);
 
-    scenario queue = {.name = "two fail while another computes", .code = {0, 1, 0, 3}, .late = {2, 0.1, 0, 0}, .patience = 0.4,
-                      .speaker = 1, .worst = 1};
+    scenario queue = {.name = "two fail while another computes",
+                      .code = {0, 1, 0, 3},
+                      .late = {2, 0.1, 0, 0},
+                      .patience = 0.4,
+                      .speaker = 1,
+                      .worst = 1};
     r = play(&queue);
-    ok(r.out[1].speak && !r.out[3].speak && r.out[3].when > r.out[1].when, "the one that does not speak (%.2f s) gives way to the one "
-       "that does (%.2f s)", r.out[3].when, r.out[1].when);
+    ok(r.out[1].speak && !r.out[3].speak && r.out[3].when > r.out[1].when,
+       "the one that does not speak (%.2f s) gives way to the one "
+       "that does (%.2f s)",
+       r.out[3].when, r.out[1].when);
     return tap_done();
 }

@@ -1,8 +1,9 @@
-/* pairwise_test.c: the collectives' state machines, all ranks in this one process, over a transport that delivers at random.
+/* pairwise_test.c: the collectives' state machines, all ranks in this one process, over a transport that delivers at
+ * random.
  *
- * Each trial starts a few collectives on random groups with random counts, kinds, dtypes and limits, lets the ranks progress in
- * random order, and compares every element with a plain calculation (sums in member order, to the last bit) and every rank's
- * sent bytes with spl_coll_bytes. */
+ * Each trial starts a few collectives on random groups with random counts, kinds, dtypes and limits, lets the ranks
+ * progress in random order, and compares every element with a plain calculation (sums in member order, to the last bit)
+ * and every rank's sent bytes with spl_coll_bytes. */
 #include "comm_pairwise.h"
 #include "tap.h"
 #include "tiny_backend.h"
@@ -23,7 +24,7 @@ typedef struct message {
     struct message *next;
     int from, to, matched, eager;
     spli_p2p_key key;
-    void *data;   /* a copy when eager, else the sender's memory */
+    void *data; /* a copy when eager, else the sender's memory */
     size_t bytes;
     int sender_done;
 } message;
@@ -71,7 +72,8 @@ static void deliver(network *net) {
     }
 }
 
-static spl_status net_isend(void *ctx, int peer, const spli_p2p_key *key, const void *p, size_t bytes, spli_p2p_handle *h) {
+static spl_status net_isend(void *ctx, int peer, const spli_p2p_key *key, const void *p, size_t bytes,
+                            spli_p2p_handle *h) {
     port *me = ctx;
     message *m = calloc(1, sizeof *m), **last = &me->net->messages;
     *m = (message){.from = me->rank, .to = peer, .key = *key, .bytes = bytes, .eager = bytes <= me->net->eager_limit};
@@ -182,7 +184,8 @@ static world *world_open(int size, int lazy) {
 static int world_close(world *w) {
     int clean = !w->net.messages && !w->net.receives && !w->net.broken;
     for (int r = 0; r < w->size; r++) {
-        clean &= w->ranks[r].memory->bytes_now == 0 && w->ranks[r].memory->open_events == 0 && !w->ranks[r].engine.active;
+        clean &= w->ranks[r].memory->bytes_now == 0 && w->ranks[r].memory->open_events == 0 &&
+                 !w->ranks[r].engine.active;
         free(w->ranks[r].world.base.world_ranks);
         tiny_close(w->ranks[r].memory);
     }
@@ -215,14 +218,20 @@ static void put(void *p, spl_dtype t, int64_t i, double x) {
 }
 
 /* Values whose sum depends on its order. */
-static double value(int from, int64_t i) { return (double)((i * 7919 + from * 104729 + 13) % 1009) / 37.0 * ((from & 1) ? 1e-3 : 1e3); }
+static double value(int from, int64_t i) {
+    return (double)((i * 7919 + from * 104729 + 13) % 1009) / 37.0 * ((from & 1) ? 1e-3 : 1e3);
+}
 
 static int64_t some_count(void) {
     switch (below(5)) {
-    case 0: return 0;
-    case 1: return 1;
-    case 2: return below(8);
-    default: return below(200);
+    case 0:
+        return 0;
+    case 1:
+        return 1;
+    case 2:
+        return below(8);
+    default:
+        return below(200);
     }
 }
 
@@ -248,7 +257,8 @@ static void want_sum(const call *c, void *dst, int64_t n, int64_t offset) {
             if (c->dtype == SPL_F64) ((double *)dst)[i] = (m ? ((double *)dst)[i] : 0) + *(double *)(void *)one;
             if (c->dtype == SPL_F32) ((float *)dst)[i] = (m ? ((float *)dst)[i] : 0) + *(float *)(void *)one;
             if (c->dtype == SPL_I64) ((int64_t *)dst)[i] = (m ? ((int64_t *)dst)[i] : 0) + *(int64_t *)(void *)one;
-            if (c->dtype == SPL_U8) ((unsigned char *)dst)[i] = (unsigned char)((m ? ((unsigned char *)dst)[i] : 0) + *one);
+            if (c->dtype == SPL_U8)
+                ((unsigned char *)dst)[i] = (unsigned char)((m ? ((unsigned char *)dst)[i] : 0) + *one);
         }
     }
 }
@@ -296,14 +306,20 @@ static void call_make(world *w, call *c) {
             break;
         case SPL_COLL_ALL_TO_ALL:
             for (int i = 0; i < c->n; i++)
-                for (int64_t k = 0; k < c->counts[i][m]; k++) put(c->want[m], c->dtype, at++, value(i, total_of(c->counts[i], m) + k));
+                for (int64_t k = 0; k < c->counts[i][m]; k++)
+                    put(c->want[m], c->dtype, at++, value(i, total_of(c->counts[i], m) + k));
             break;
-        case SPL_COLL_ALL_REDUCE: want_sum(c, c->want[m], recv_n, 0); break;
-        case SPL_COLL_REDUCE_SCATTER: want_sum(c, c->want[m], recv_n, total_of(c->counts[m], m)); break;
+        case SPL_COLL_ALL_REDUCE:
+            want_sum(c, c->want[m], recv_n, 0);
+            break;
+        case SPL_COLL_REDUCE_SCATTER:
+            want_sum(c, c->want[m], recv_n, total_of(c->counts[m], m));
+            break;
         case SPL_COLL_BROADCAST:
             for (int64_t k = 0; k < recv_n; k++) put(c->want[m], c->dtype, k, value(c->root, k));
             break;
-        default: break;
+        default:
+            break;
         }
     }
 }
@@ -313,8 +329,13 @@ static int call_start(world *w, call *c, int m) {
     int64_t column[MAX_RANKS];
     for (int i = 0; i < c->n; i++) column[i] = c->kind == SPL_COLL_ALL_TO_ALL ? c->counts[i][m] : c->counts[i][0];
     int receives = c->kind == SPL_COLL_ALL_TO_ALL || c->kind == SPL_COLL_ALL_GATHER;
-    spl_coll coll = {.kind = c->kind, .dtype = c->dtype, .send = c->send[m], .recv = c->recv[m], .send_counts = c->counts[m],
-                     .recv_counts = receives ? column : NULL, .root = c->root};
+    spl_coll coll = {.kind = c->kind,
+                     .dtype = c->dtype,
+                     .send = c->send[m],
+                     .recv = c->recv[m],
+                     .send_counts = c->counts[m],
+                     .recv_counts = receives ? column : NULL,
+                     .root = c->root};
     tiny_event_open(v->memory, &c->event[m]);
     tiny_event_record(v->memory, NULL, c->event[m]);
     c->bytes[m] = spl_coll_bytes(c->comm[m], &coll);
@@ -382,7 +403,8 @@ static void test_limits_of_scratch(void) {
     spl_request *r[4];
     for (int m = 0; m < 4; m++) {
         for (int i = 0; i < N; i++) data[m][i] = (float)value(m, i);
-        spl_coll coll = {.kind = SPL_COLL_ALL_REDUCE, .dtype = SPL_F32, .send = data[m], .recv = data[m], .send_counts = &n};
+        spl_coll coll = {
+            .kind = SPL_COLL_ALL_REDUCE, .dtype = SPL_F32, .send = data[m], .recv = data[m], .send_counts = &n};
         w->ranks[m].engine.scratch_limit = 64 << 10;
         spli_pairwise_start(&w->ranks[m].world.base, &coll, NULL, 0, &r[m]);
     }
@@ -411,7 +433,11 @@ static void test_messages_of_nothing(void) {
     char data[8] = "abcde", into[3][8] = {{0}};
     spl_request *r[3];
     for (int m = 0; m < 3; m++) { /* 0 sends five bytes to 1: one message in all */
-        spl_coll coll = {.kind = SPL_COLL_ALL_TO_ALL, .dtype = SPL_U8, .send = data, .recv = into[m], .send_counts = m == 0 ? only : zero,
+        spl_coll coll = {.kind = SPL_COLL_ALL_TO_ALL,
+                         .dtype = SPL_U8,
+                         .send = data,
+                         .recv = into[m],
+                         .send_counts = m == 0 ? only : zero,
                          .recv_counts = m == 1 ? from : zero};
         spli_pairwise_start(&w->ranks[m].world.base, &coll, NULL, 0, &r[m]);
     }
@@ -449,7 +475,12 @@ static void test_refusals(void) {
     spl_request *r;
     char byte;
     int64_t negative[2] = {-1, 0}, huge[2] = {INT64_MAX / 4, INT64_MAX / 4}, one[2] = {1, 1}, two[2] = {2, 1};
-    spl_coll coll = {.kind = SPL_COLL_ALL_TO_ALL, .dtype = SPL_F64, .send = &byte, .recv = &byte, .send_counts = negative, .recv_counts = one};
+    spl_coll coll = {.kind = SPL_COLL_ALL_TO_ALL,
+                     .dtype = SPL_F64,
+                     .send = &byte,
+                     .recv = &byte,
+                     .send_counts = negative,
+                     .recv_counts = one};
     uint64_t before = c->sequence;
     ok(spli_pairwise_start(c, &coll, NULL, 0, &r).code == SPL_EARG && !r, "a negative count is refused");
     coll.send_counts = huge;
@@ -459,7 +490,8 @@ static void test_refusals(void) {
     coll.send_counts = one;
     coll.recv = NULL;
     ok(spli_pairwise_start(c, &coll, NULL, 0, &r).code == SPL_EARG, "receiving into no memory is refused");
-    coll = (spl_coll){.kind = SPL_COLL_BROADCAST, .dtype = SPL_F64, .send = &byte, .recv = &byte, .send_counts = one, .root = 2};
+    coll = (spl_coll){
+        .kind = SPL_COLL_BROADCAST, .dtype = SPL_F64, .send = &byte, .recv = &byte, .send_counts = one, .root = 2};
     ok(spli_pairwise_start(c, &coll, NULL, 0, &r).code == SPL_EARG, "a root that is no member is refused");
     ok(c->sequence == before + 5, "a refused call counts as a call, so members stay in step");
     ok(world_close(w), "and nothing is left over");
@@ -497,7 +529,7 @@ int main(void) {
     static const int sizes[] = {1, 2, 3, 4, 5, 8, 13};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         for (int lazy = 0; lazy < 2; lazy++) {
-            int good = 1, bytes = 1, trials = sizes[i] > 5 ? 60 : 200;
+            int good = 1, bytes = 1, trials = sizes[i] > 5 ? 30 : 150;
             for (int t = 0; t < trials; t++) good &= run_trial(sizes[i], lazy, &bytes);
             ok(good, "%d random trials on %d ranks, %s queue: every element right, nothing left over", trials, sizes[i],
                lazy ? "lazy" : "immediate");

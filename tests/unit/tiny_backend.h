@@ -1,8 +1,8 @@
 /* tiny_backend.h: the least that communication needs of a backend, for its own tests, apart from kernels/.
  *
- * With `lazy` work on a queue does not happen when it is queued, but bit by bit while events are tested, as on a device: so a
- * collective that reads a result too early fails. Memory that is given back is overwritten. The sum writes its result first
- * and then adds, so a result that overwrites one of its terms is wrong. */
+ * With `lazy` work on a queue does not happen when it is queued, but bit by bit while events are tested, as on a
+ * device: so a collective that reads a result too early fails. Memory that is given back is overwritten. The sum writes
+ * its result first and then adds, so a result that overwrites one of its terms is wrong. */
 #ifndef TINY_BACKEND_H
 #define TINY_BACKEND_H
 #include "backend.h"
@@ -36,10 +36,18 @@ static inline void tiny_do(const tiny_work *w) {
     for (int s = 1; s < w->nsrcs; s++)
         for (int64_t i = 0; i < w->n; i++) {
             switch (w->t) {
-            case SPL_F64: ((double *)w->dst)[i] += ((const double *)w->srcs[s])[i]; break;
-            case SPL_F32: ((float *)w->dst)[i] += ((const float *)w->srcs[s])[i]; break;
-            case SPL_I64: ((int64_t *)w->dst)[i] += ((const int64_t *)w->srcs[s])[i]; break;
-            default: ((unsigned char *)w->dst)[i] += ((const unsigned char *)w->srcs[s])[i]; break;
+            case SPL_F64:
+                ((double *)w->dst)[i] += ((const double *)w->srcs[s])[i];
+                break;
+            case SPL_F32:
+                ((float *)w->dst)[i] += ((const float *)w->srcs[s])[i];
+                break;
+            case SPL_I64:
+                ((int64_t *)w->dst)[i] += ((const int64_t *)w->srcs[s])[i];
+                break;
+            default:
+                ((unsigned char *)w->dst)[i] += ((const unsigned char *)w->srcs[s])[i];
+                break;
             }
         }
 }
@@ -124,7 +132,8 @@ static inline spl_status tiny_box(void *ctx, spl_queue *q, const spl_box_args *a
     return tiny_queue(ctx, &w);
 }
 
-static inline spl_status tiny_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n, spl_dtype t) {
+static inline spl_status tiny_sum(void *ctx, spl_queue *q, void *dst, const void *const *srcs, int nsrcs, int64_t n,
+                                  spl_dtype t) {
     (void)q;
     tiny_work w = {.is_sum = 1, .nsrcs = nsrcs, .dst = dst, .n = n, .t = t};
     if (nsrcs > TINY_MAX_SOURCES) return spli_error(SPL_EINTERNAL, "too many sources for the test backend");
@@ -132,12 +141,22 @@ static inline spl_status tiny_sum(void *ctx, spl_queue *q, void *dst, const void
     return tiny_queue(ctx, &w);
 }
 
-#define TINY_BACKEND                                                                                                       \
-    {                                                                                                                      \
-        .abi = SPL_BACKEND_ABI, .name = "tiny", .has_memory = 1, .open = tiny_open, .close = tiny_close,                   \
-        .describe = tiny_describe, .alloc = tiny_alloc, .free = tiny_free, .queue_open = tiny_queue_open,                  \
-        .queue_close = tiny_queue_close, .event_open = tiny_event_open, .event_close = tiny_event_close,                   \
-        .event_record = tiny_event_record, .event_wait = tiny_event_wait, .event_test = tiny_event_test, .box = tiny_box, \
-        .sum = tiny_sum                                                                                                    \
-    }
+#define TINY_BACKEND                                                                                                   \
+    {.abi = SPL_BACKEND_ABI,                                                                                           \
+     .name = "tiny",                                                                                                   \
+     .has_memory = 1,                                                                                                  \
+     .open = tiny_open,                                                                                                \
+     .close = tiny_close,                                                                                              \
+     .describe = tiny_describe,                                                                                        \
+     .alloc = tiny_alloc,                                                                                              \
+     .free = tiny_free,                                                                                                \
+     .queue_open = tiny_queue_open,                                                                                    \
+     .queue_close = tiny_queue_close,                                                                                  \
+     .event_open = tiny_event_open,                                                                                    \
+     .event_close = tiny_event_close,                                                                                  \
+     .event_record = tiny_event_record,                                                                                \
+     .event_wait = tiny_event_wait,                                                                                    \
+     .event_test = tiny_event_test,                                                                                    \
+     .box = tiny_box,                                                                                                  \
+     .sum = tiny_sum}
 #endif
