@@ -7,6 +7,8 @@ local json = require "spl.json"
 local weights = {}
 weights.__index = weights
 
+local FLOATS = { f64 = true, f32 = true, bf16 = true, f16 = true }
+
 local function fail(code, format, ...)
     spl.error{ code = code, message = format:format(...) }
 end
@@ -78,12 +80,17 @@ function weights:has(name)
 end
 
 --- [local] Fills `tensor` with this rank's part of the stored tensor, converted to its dtype. Errors: code "format"
---- where it is missing or has another shape (both shapes are named).
+--- where it is missing, has another shape (both shapes are named) or does not hold floats.
 ---@param name string
 ---@param tensor spl.tensor  of the stored shape
 function weights:load(name, tensor)
     local file = self:file_of(name)
     if not file then fail("format", "%s: tensor '%s' is missing", self.source, name) end
+    local dtype = file:info(name).dtype
+    if not FLOATS[dtype] then
+        fail("format", "%s: tensor '%s' has dtype %s; the weights of a model are F64, F32, BF16 or F16", self.source,
+            name, dtype:upper())
+    end
     file:load(name, tensor)
     self.loaded[#self.loaded + 1] = name
     local part <close> = tensor:to_local()

@@ -157,6 +157,17 @@ describe("a model directory", function()
         end, nil, "format", "'model.embed_tokens.weight'", "[11, 10]", "[12, 10]")
     end)
 
+    it("is refused where a weight does not hold floats", function()
+        refused(function(dir, m)
+            local path, names = dir .. "/model.safetensors", {}
+            for i, name in ipairs(m.names) do
+                local w = m.weights[name]
+                names[i] = { name, "I32", w.shape, ("\0"):rep(4 * #w.data) }
+            end
+            plain.write_file(path, plain.safetensors(names))
+        end, nil, "format", "'model.embed_tokens.weight'", "I32", "F32")
+    end)
+
     it("is refused where a weight is NaN or infinite, by its name", function()
         for _, value in ipairs{ 0 / 0, math.huge } do
             refused(function(dir, m)
