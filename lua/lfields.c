@@ -203,10 +203,49 @@ int lspl_field_choice(lua_State *L, int index, const char *function, const char 
     return lspl_raisef(L, SPL_EARG, "%s: %s = '%s' is not known; use one of %s", function, key, v, all);
 }
 
+/* ---- lists of sizes: plain tables that print as "[1, 2048, 768]" and are equal when their entries are */
+
+static int sizes_tostring(lua_State *L) {
+    luaL_Buffer b;
+    lua_Unsigned n = lua_rawlen(L, 1);
+    luaL_buffinit(L, &b);
+    luaL_addchar(&b, '[');
+    for (lua_Unsigned i = 1; i <= n; i++) {
+        if (i > 1) luaL_addstring(&b, ", ");
+        lua_rawgeti(L, 1, (lua_Integer)i);
+        luaL_tolstring(L, -1, NULL); /* the buffer takes the top; what it was made of lies below */
+        lua_remove(L, -2);
+        luaL_addvalue(&b);
+    }
+    luaL_addchar(&b, ']');
+    luaL_pushresult(&b);
+    return 1;
+}
+
+static int sizes_eq(lua_State *L) {
+    lua_Unsigned n = lua_rawlen(L, 1);
+    int same = n == lua_rawlen(L, 2);
+    for (lua_Unsigned i = 1; same && i <= n; i++) {
+        lua_rawgeti(L, 1, (lua_Integer)i);
+        lua_rawgeti(L, 2, (lua_Integer)i);
+        same = lua_rawequal(L, -1, -2);
+        lua_pop(L, 2);
+    }
+    lua_pushboolean(L, same);
+    return 1;
+}
+
 void lspl_push_int64s(lua_State *L, const int64_t *values, int n) {
     lua_createtable(L, n, 0);
     for (int i = 0; i < n; i++) {
         lua_pushinteger(L, (lua_Integer)values[i]);
         lua_rawseti(L, -2, i + 1);
     }
+    if (luaL_newmetatable(L, "spl.sizes")) {
+        lua_pushcfunction(L, sizes_tostring);
+        lua_setfield(L, -2, "__tostring");
+        lua_pushcfunction(L, sizes_eq);
+        lua_setfield(L, -2, "__eq");
+    }
+    lua_setmetatable(L, -2);
 }

@@ -6,7 +6,7 @@
 --- shape, layout and a corner of the values. Lua's collector knows how much memory tensors hold; release() and
 --- <close> free it at once.
 ---@class spl.tensor
----@field shape integer[] global
+---@field shape integer[] global; prints as "[2, 3]" and can be compared with ==
 ---@field local_shape integer[] of this rank's part
 ---@field dtype string
 ---@field layout spl.layout? nil for a tensor of this rank alone

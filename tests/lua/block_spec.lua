@@ -317,6 +317,9 @@ describe("the check", function()
         on_block(GPT, 1, 4, function(blk, x)
             refused("unknown option 'row'", "argument", blk.check, blk, x, { row = 3 })
             refused("rows = 0", "argument", blk.check, blk, x, { rows = 0 })
+            refused("a tensor is needed", "argument", blk.check, blk, 5)
+            local alone <close> = spl.zeros { shape = { 1, 4, 12 } }
+            refused("mesh", "argument", blk.check, blk, alone)
         end)
     end)
 
