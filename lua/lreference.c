@@ -297,10 +297,20 @@ static int reference_judged(lua_State *L) {
 typedef struct measure {
     double diff_squares, ref_squares, max_abs;
     int64_t count, wrong;
+    double tolerance, rms; /* the scale of all elements ... */
+    int64_t vector;        /* ... or, when > 0, of each vector of that length: its own root mean square */
 } measure;
 
-static void measure_row(measure *m, const double *a, const double *b, int64_t n, double tolerance, double rms) {
+static double root_mean_square(const double *x, int64_t n) {
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += isfinite(x[i]) ? x[i] * x[i] : 0;
+    return n > 0 ? sqrt(squares / (double)n) : 0;
+}
+
+static void measure_row(measure *m, const double *a, const double *b, int64_t n) {
+    double tolerance = m->tolerance, rms = m->rms;
     for (int64_t i = 0; i < n; i++) {
+        if (m->vector > 0 && i % m->vector == 0) rms = root_mean_square(b + i, m->vector);
         m->count++;
         if (isfinite(b[i])) m->ref_squares += b[i] * b[i]; /* an infinite lse must not swamp the norm */
         if (a[i] == b[i]) continue;                        /* infinities of one sign included */
@@ -312,7 +322,8 @@ static void measure_row(measure *m, const double *a, const double *b, int64_t n,
 }
 
 /* spl.compare(actual, reference [, {tolerance=, rms=, dim=, rows=}]) -> {count, wrong, diff_squares, ref_squares,
- * max_abs}: wrong counts |a - b| > tolerance * (|b| + rms), and NaN. With rows, row i of the reference stands for row
+ * max_abs}: wrong counts |a - b| > tolerance * (|b| + rms), and NaN; rms is a number, or "vector": that of the reference's
+ * vector, along the last dimension, in which the element stands. With rows, row i of the reference stands for row
  * rows[i] of the actual tensor along dim. [local] */
 static int compare(lua_State *L) {
     static const char f[] = "compare";
@@ -322,14 +333,17 @@ static int compare(lua_State *L) {
         lspl_raisef(L, SPL_EARG, "compare: takes tensors of this rank alone; gather() or to_local() them first");
     }
     lua_settop(L, 3);
-    double tolerance = 0.0, rms = 0.0;
+    measure m = {0};
     int64_t nrows = 0;
     const int64_t *rows = NULL;
     int dim = 0, ndim = spl_tensor_ndim(a);
     if (!lua_isnil(L, 3)) {
         lspl_known_fields(L, 3, f, options);
-        tolerance = lspl_field_number(L, 3, f, "tolerance", 0.0);
-        rms = lspl_field_number(L, 3, f, "rms", 0.0);
+        m.tolerance = lspl_field_number(L, 3, f, "tolerance", 0.0);
+        int by_vector = lua_getfield(L, 3, "rms") == LUA_TSTRING && strcmp(lua_tostring(L, -1), "vector") == 0;
+        lua_pop(L, 1);
+        if (by_vector && ndim > 0) m.vector = spl_tensor_shape(b)[spl_tensor_ndim(b) - 1];
+        else if (!by_vector) m.rms = lspl_field_number(L, 3, f, "rms", 0.0);
         if (lua_getfield(L, 3, "dim") != LUA_TNIL) dim = lspl_dim(L, -1, f, "dim", ndim);
         lua_pop(L, 1);
         rows = rows_field(L, 3, f, ndim ? spl_tensor_shape(a)[dim] : 0, &nrows);
@@ -340,17 +354,18 @@ static int compare(lua_State *L) {
         same = spl_tensor_shape(b)[i] == wanted;
     }
     if (!same) lspl_raisef(L, SPL_EARG, "compare: the tensors have different shapes");
-    measure m = {0};
+    if (m.vector > 0 && rows && dim == ndim - 1)
+        lspl_raisef(L, SPL_EARG, "compare: rows along the last dimension cut its vectors; give rms as a number");
     if (!rows) {
         const double *x = lspl_read_doubles(L, a), *y = lspl_read_doubles(L, b);
-        measure_row(&m, x, y, spl_tensor_local_count(a), tolerance, rms);
+        measure_row(&m, x, y, spl_tensor_local_count(a));
     }
     for (int64_t i = 0; rows && i < nrows; i++) {
         spl_tensor **x = lspl_new_tensor(L), **y = lspl_new_tensor(L);
         lspl_check(L, spl_tensor_narrow(a, dim, rows[i], 1, x));
         lspl_check(L, spl_tensor_narrow(b, dim, i, 1, y));
         const double *xs = lspl_read_doubles(L, *x), *ys = lspl_read_doubles(L, *y);
-        measure_row(&m, xs, ys, spl_tensor_local_count(*x), tolerance, rms);
+        measure_row(&m, xs, ys, spl_tensor_local_count(*x));
         spl_tensor_release(*x);
         spl_tensor_release(*y);
         *x = *y = NULL;

@@ -112,7 +112,7 @@ function spl.reference.judged() end
 --- are right.
 ---@param actual spl.tensor
 ---@param reference spl.tensor
----@param o? table {tolerance= (0), rms= (0), dim=, rows= row i of the reference stands for row rows[i] of actual
---- along dim}
+---@param o? table {tolerance= (0), rms= (0; or "vector": that of the element's vector along the last dimension), dim=,
+--- rows= row i of the reference stands for row rows[i] of actual along dim}
 ---@return table
 function spl.compare(actual, reference, o) end
