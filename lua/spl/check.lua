@@ -122,8 +122,8 @@ local function judge(actual, expected, dim, rows, tolerance)
         or gathered.shape)
     local first = spl.compare(whole, expected, { dim = dim, rows = rows })
     local diff, ref, count = spl.sum(first.diff_squares, first.ref_squares, first.count)
-    -- The scale of an element is that of the token's vector it stands in: the first tokens of a causal block, which average
-    -- over few, are much larger than the rest. Statistics of a token have no vector; their scale is that of all tokens.
+    -- The scale of an element is that of the token's vector it stands in: the first tokens of a causal block, which
+    -- average over few, are much larger than the rest. Statistics of a token have no vector; theirs is that of all.
     local rms = dim < expected.ndim and "vector" or count > 0 and math.sqrt(ref / count) or 0
     local second = spl.compare(whole, expected, { dim = dim, rows = rows, tolerance = tolerance, rms = rms })
     local wrong, largest = spl.sum(second.wrong), spl.max(second.max_abs)
