@@ -172,23 +172,26 @@ $(BUILD)/tests/%: $(OBJ)/tests/unit/%_test.o $(BUILD)/libspl.a
 # -------------------------------------------------------------------------------------------------------------- targets
 
 asan:
-	@$(MAKE) --no-print-directory SANITIZE=1 BUILD=build-asan all units
+	@$(MAKE) --no-print-directory $(jobs) SANITIZE=1 BUILD=build-asan all units
 
 deps:
 	@.ci/deps test
 
+# As many jobs as cores where the user did not say.
+jobs = $(if $(filter -j%,$(MAKEFLAGS))$(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc 2>/dev/null || echo 1))
+
 demo:
 	@.ci/deps demo
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory $(jobs) all
 	$(BUILD)/spl run -n 2 sp_forward.lua
 
 test:
 	@.ci/deps test
-	@$(MAKE) --no-print-directory all units
+	@$(MAKE) --no-print-directory $(jobs) all units
 	@$(BUILD)/spl run tests/support/run_tests.lua --build $(BUILD)
 
 lint:
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory $(jobs) all
 	@$(BUILD)/spl run tests/support/lint.lua --build $(BUILD)
 
 install: all
