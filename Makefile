@@ -38,19 +38,22 @@ embedded   := $(sort $(shell find lua/spl lua/meta -name '*.lua' 2>/dev/null))
 
 lib_obj  := $(core_src:%.c=$(OBJ)/%.o) $(kernel_src:%.c=$(OBJ)/%.o)
 lua_obj  := $(lua_src:%.c=$(OBJ)/%.o) $(OBJ)/gen/modules.o
+c_examples := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 unit_bin := $(unit_src:tests/unit/%_test.c=$(BUILD)/tests/%)
 
 quiet = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' '$(1)' '$(2)';,)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib units asan test demo deps lint clean install help
+.PHONY: all lib units examples asan test demo deps lint clean install help
 
 all: $(BUILD)/spl
 
 lib: $(BUILD)/libspl.a
 
 units: $(unit_bin)
+
+examples: $(c_examples)
 
 # ------------------------------------------------------------------------------------------------ what is on this machine
 
@@ -93,7 +96,7 @@ $(BUILD)/config.mk: Makefile
 
 no_config := clean help deps demo test lint asan
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(no_config),$(MAKECMDGOALS)),all),)
--include $(BUILD)/config.mk
+include $(BUILD)/config.mk
 
 # Objects are made again when the flags, the compiler or (for MARCH=native) the processor changed; archives and programs
 # also when a source file was added or removed.
@@ -130,6 +133,9 @@ $(OBJ)/gen/%.o: $(GEN)/%.c $(own)
 $(OBJ)/tests/unit/%.o: tests/unit/%.c $(own)
 	$(call compile,-Icore $(MPI_CFLAGS) $(JANSSON_CFLAGS))
 
+$(OBJ)/examples/%.o: examples/%.c $(own)
+	$(call compile,-Icore)
+
 $(OBJ)/lua/linfo.o $(OBJ)/lua/launch.o $(OBJ)/lua/paths.o: $(GEN)/build.h
 
 # What was found at build time, for `spl info`.
@@ -165,6 +171,9 @@ $(BUILD)/spl: $(lua_obj) $(BUILD)/libspl.a
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%_test.o $(BUILD)/libspl.a
 	$(call quiet,LD,$@)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) $< $(BUILD)/libspl.a $(LIBS) -o $@
 
+$(BUILD)/examples/%: $(OBJ)/examples/%.o $(BUILD)/libspl.a
+	$(call quiet,LD,$@)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) $< $(BUILD)/libspl.a $(LIBS) -o $@
+
 .SECONDARY:
 
 -include $(lib_obj:.o=.d) $(lua_obj:.o=.d) $(unit_src:%.c=$(OBJ)/%.d)
@@ -172,7 +181,7 @@ $(BUILD)/tests/%: $(OBJ)/tests/unit/%_test.o $(BUILD)/libspl.a
 # -------------------------------------------------------------------------------------------------------------- targets
 
 asan:
-	@$(MAKE) --no-print-directory $(jobs) SANITIZE=1 BUILD=build-asan all units
+	@$(MAKE) --no-print-directory $(jobs) SANITIZE=1 BUILD=build-asan all units examples
 
 deps:
 	@.ci/deps test
@@ -187,7 +196,7 @@ demo:
 
 test:
 	@.ci/deps test
-	@$(MAKE) --no-print-directory $(jobs) all units
+	@$(MAKE) --no-print-directory $(jobs) all units examples
 	@$(BUILD)/spl run tests/support/run_tests.lua --build $(BUILD)
 
 lint:
@@ -210,7 +219,7 @@ help:
 	@echo 'make test       installs what is needed, builds, runs all tests'
 	@echo 'make lint       the rules of the house: luacheck, includes, globals, names'
 	@echo 'make asan       build-asan/spl, with the address and undefined-behaviour sanitizers'
-	@echo 'make units      the unit test programs in build/tests'
+	@echo 'make units      the unit test programs in build/tests; make examples: build/examples'
 	@echo 'make deps       installs the packages for building and testing (Debian: root or sudo)'
 	@echo 'make install    under PREFIX (now $(PREFIX)); make clean'
 	@echo 'Variables: CC CFLAGS LDFLAGS MARCH (kernels; now $(MARCH)) BUILD PREFIX V=1 (show commands)'

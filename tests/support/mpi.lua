@@ -59,6 +59,14 @@ local function words_of(list)
     return table.concat(words, " ")
 end
 
+--- Any program and its arguments as a child.
+---@param words string[]
+---@param opts table?
+---@return table {code=, out=, err=, seconds=}
+function mpi.command(words, opts)
+    return run_line(words_of(words), opts or {})
+end
+
 --- `spl WORDS...` as a child of one process.
 ---@param words string[]
 ---@param opts table? {limit = seconds, env = {}, stdin = path}
