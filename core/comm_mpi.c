@@ -1,7 +1,7 @@
 /* comm_mpi.c: messages over MPI, for the collectives of comm_pairwise.
  *
  * Groups have no MPI communicator of their own: all data travels on one duplicate of MPI_COMM_WORLD, told apart by a
- * tag made of the group's id, the number of the collective and its stage; MPI keeps messages of one pair and tag in
+ * tag made of the group's id and the number of the collective; MPI keeps messages of one pair and tag in
  * order. A second duplicate is the control channel: each rank keeps one receive posted for every rank that it has ever
  * listened to. Nothing here blocks but opening and closing. MPI's errors are returned as values. */
 #include "comm_pairwise.h"
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DATA_TAG_BITS = 30, STAGE_BITS = 5, SEQUENCE_BITS = 12, CONTROL_TAG = 1 };
+enum { DATA_TAG_BITS = 30, SEQUENCE_BITS = 16, CONTROL_TAG = 1 };
 
 typedef struct outgoing { /* a control message on its way */
     struct outgoing *next;
@@ -61,12 +61,11 @@ static void keep_request(spli_p2p_handle *h, MPI_Request r) {
 
 /* ---------------------------------------------------------------- data */
 
-/* 13 bits of group, 12 of sequence, 5 of stage. Collectives 4,096 apart share a tag, and so do groups 8,192 apart; then
- * order still tells their messages apart. */
+/* 14 bits of group, 16 of sequence. Collectives 65,536 apart share a tag, and so do groups 16,384 apart; then order
+ * still tells their messages apart. */
 static int tag_of(const mpi_world *w, const spli_p2p_key *key) {
     uint64_t tag = key->comm_id;
     tag = tag << SEQUENCE_BITS | (key->sequence & ((1u << SEQUENCE_BITS) - 1));
-    tag = tag << STAGE_BITS | ((uint64_t)key->stage & ((1u << STAGE_BITS) - 1));
     tag &= ((uint64_t)1 << DATA_TAG_BITS) - 1;
     return (int)(tag % ((uint64_t)w->tag_limit + 1));
 }

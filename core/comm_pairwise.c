@@ -13,8 +13,9 @@
  *   barrier                  dissemination: in stage i an empty message to r + 2^i and one from r - 2^i.
  *
  * A member with nothing for another sends it no message. A request waits for its events, copies its own part on the
- * queue, runs its stages, and is done when the queue has passed its last sum or copy. Testing one request moves on all
- * of the engine's. */
+ * queue, runs its stages, and is done when the queue has passed its last sum or copy. Messages of one collective
+ * between two members are sent and received in one order, that of stages and pieces, so their key need not tell them
+ * apart. */
 #include "comm_pairwise.h"
 #include <stdlib.h>
 #include <string.h>
@@ -276,9 +277,7 @@ static spl_status post_round(request *r) {
     const int64_t k = r->posted;
     const size_t size = element(r);
     const spli_p2p_ops *p2p = r->engine->p2p;
-    const int same = r->coll.kind ==
-                     SPL_COLL_BROADCAST; /* what one sends in its second stage another gets in its first */
-    const spli_p2p_key key = {.comm_id = r->base.comm->id, .sequence = r->sequence, .stage = same ? 0 : r->stage};
+    const spli_p2p_key key = {.comm_id = r->base.comm->id, .sequence = r->sequence};
     round_slot *slot = &r->slot[k % WINDOW];
     r->posted++;
     for (int i = 1; i < P; i++) {
@@ -426,7 +425,7 @@ void spli_pairwise_progress(spl_comm *world) { advance_all(((spli_pairwise_comm 
 
 spl_status spli_pairwise_test(spl_request *base, int *done) {
     request *r = (request *)base;
-    advance_all(r->engine);
+    advance(r);
     *done = r->state == DONE;
     return r->state == FAILED ? r->status : spli_ok();
 }

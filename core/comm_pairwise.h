@@ -11,7 +11,6 @@
 typedef struct spli_p2p_key {
     uint32_t comm_id;
     uint64_t sequence; /* the collective */
-    int stage;         /* its stage: 0 .. 63 */
 } spli_p2p_key;
 
 typedef union spli_p2p_handle { /* one message under way, as the transport knows it */

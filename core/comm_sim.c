@@ -51,7 +51,7 @@ static lane *lane_of(const sim_world *w, int from, int to) {
 }
 
 static int same_key(const spli_p2p_key *a, const spli_p2p_key *b) {
-    return a->comm_id == b->comm_id && a->sequence == b->sequence && a->stage == b->stage;
+    return a->comm_id == b->comm_id && a->sequence == b->sequence;
 }
 
 /* ---------------------------------------------------------------- data */

@@ -249,6 +249,17 @@ static void case_outstanding(env *e) {
         job_free(&j[i]);
     }
     verdict(e, "three collectives at once, waited for in opposite orders");
+
+    job k = job_make(c, SPL_COLL_ALL_REDUCE, LARGE, 0);
+    spl_request *under_way = NULL;
+    double one = 1;
+    expect_ok(e, spli_comm_start(e->rt, c, &k.coll, &under_way), "start");
+    if (e->rank & 1) expect_ok(e, spli_wait(e->rt, under_way, "an all-reduce"), "wait");
+    expect_ok(e, spl_agree_doubles(e->rt, &one, 1, '+'), "agree"); /* here too the others' collective moves on */
+    if (!(e->rank & 1)) expect_ok(e, spli_wait(e->rt, under_way, "an all-reduce"), "wait");
+    expect(e, job_right(&k) && one == e->size, "wrong numbers");
+    job_free(&k);
+    verdict(e, "a collective moves on while a rank waits for something else");
 }
 
 static void case_counters(env *e) {
@@ -444,6 +455,32 @@ static void case_missing(env *e, int comes_late) {
     verdict(e, comes_late ? "agreement: a rank that comes too late" : "agreement: a rank that leaves a call out");
 }
 
+/* The last rank finds out late that it disagrees: the others, to whom all seems well, must not have moved any data. */
+static void case_late_verdict(env *e) {
+    spl_comm *c = e->rt->world;
+    int64_t sent = e->count.bytes;
+    if (e->rank == e->size - 1) {
+        spli_message m = {.type = SPLI_FINGERPRINT, .comm_id = c->id, .sequence = c->sequence};
+        m.as.print = (spli_fingerprint){.kind = SPL_COLL_ALL_REDUCE, .dtype = SPL_F32, .size = c->size};
+        m.as.print.send = m.as.print.expect = m.as.print.total = count_of(UNEVEN, 3, 2);
+        for (int p = 0; p < c->rank; p++) expect_ok(e, spli_control_send(e->rt, p, &m), "fingerprint");
+        nap(e, 0.1);
+        memset(&m.as, 0, sizeof m.as);
+        m.type = SPLI_VERDICT;
+        m.as.verdict.code = SPL_EDISAGREE;
+        snprintf(m.as.verdict.text, sizeof m.as.verdict.text, "said late");
+        for (int p = 0; p < c->rank; p++) expect_ok(e, spli_control_send(e->rt, p, &m), "verdict");
+        c->sequence++;
+    } else {
+        job j = job_make(c, SPL_COLL_ALL_REDUCE, UNEVEN, 0);
+        expect_error(e, spli_comm_run(e->rt, c, &j.coll), SPL_EDISAGREE, WORDS("said late"));
+        expect(e, e->count.bytes == sent, "data moved before agreement");
+        job_free(&j);
+    }
+    good_all_reduce(e, c);
+    verdict(e, "agreement: a verdict that comes late");
+}
+
 /* Many calls, of which some differ on some rank: errors and results come on all ranks alike. */
 static void case_many(env *e) {
     uint32_t s = 12345;
@@ -535,6 +572,7 @@ static void all_cases(spl_runtime *rt) {
     case_refused_memory(&e);
     if (rt->size > 1) {
         cases_of_mismatch(&e);
+        case_late_verdict(&e);
         case_elsewhere(&e);
         case_missing(&e, 0);
         case_missing(&e, 1);

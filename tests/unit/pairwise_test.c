@@ -52,7 +52,7 @@ typedef struct port { /* one rank's end */
 } port;
 
 static int same_key(const spli_p2p_key *a, const spli_p2p_key *b) {
-    return a->comm_id == b->comm_id && a->sequence == b->sequence && a->stage == b->stage;
+    return a->comm_id == b->comm_id && a->sequence == b->sequence;
 }
 
 /* Matches each receive, in the order in which they were posted, with the first free message of its pair and key. */
