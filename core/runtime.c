@@ -139,6 +139,7 @@ spl_status spl_runtime_close(spl_runtime *rt, int *leaked) {
 int spl_rank(const spl_runtime *rt) { return rt->rank; }
 int spl_size(const spl_runtime *rt) { return rt->size; }
 int spl_threads(const spl_runtime *rt) { return rt->threads; }
+int spl_virtual(const spl_runtime *rt) { return rt->sim != NULL; }
 void spl_runtime_set_check(spl_runtime *rt, int on) { rt->check = on != 0; }
 
 void spl_runtime_set_site(spl_runtime *rt, const char *site) {

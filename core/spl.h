@@ -65,6 +65,7 @@ void spl_runtime_abort(spl_runtime *rt, int exit_code);
 int spl_rank(const spl_runtime *rt);
 int spl_size(const spl_runtime *rt);
 int spl_threads(const spl_runtime *rt);
+int spl_virtual(const spl_runtime *rt); /* 1: one of several ranks of this process */
 /* [local] What the ranks run on, in words (describe.c): "cpu"; device and kernel choices in one line; the MPI library.
  */
 const char *spl_backend_name(const spl_runtime *rt);

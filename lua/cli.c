@@ -21,6 +21,8 @@ const char lspl_usage[] =
 
 #define HOST_OPTIONS \
     "  -n RANKS               start mpirun with this many ranks (without it: one rank, or mpirun's)\n" \
+    "  --virtual RANKS        as many ranks inside this one process, taking turns: exact and repeatable, for tests and\n" \
+    "                         debugging; times mean nothing then\n" \
     "  --backend cpu|null     where tensors live; null counts shapes and bytes and computes nothing (default cpu)\n" \
     "  --timeout SECONDS      give up when ranks make no progress for so long (default 60)\n" \
     "  --check-collectives    ranks agree on each collective before data moves\n" \
@@ -48,7 +50,7 @@ const lspl_command lspl_commands[] = {
     {"version", "usage: spl version\n", 0, NULL},
     {NULL, NULL, 0, NULL}};
 
-static const char *const host_options[] = {"-n", "--backend", "--timeout", "--check-collectives", "--threads",
+static const char *const host_options[] = {"-n", "--virtual", "--backend", "--timeout", "--check-collectives", "--threads",
                                            "--no-strict", "--help", NULL};
 
 const lspl_command *lspl_find_command(const char *name) {
@@ -129,6 +131,7 @@ static int backend_name(reader *r, const char *value, const char **out) {
 static int host_option(reader *r, lspl_options *out) {
     const char *value, *given = r->argv[r->at];
     if (option_value(r, "-n", &value)) return positive_int(r, "-n", value, &out->ranks);
+    if (option_value(r, "--virtual", &value)) return positive_int(r, "--virtual", value, &out->virtual_ranks);
     if (option_value(r, "--threads", &value)) return positive_int(r, "--threads", value, &out->threads);
     if (option_value(r, "--timeout", &value)) return seconds(r, value, &out->timeout);
     if (option_value(r, "--backend", &value)) return backend_name(r, value, &out->backend);

@@ -15,8 +15,9 @@
 #include "launch.h"
 #include "lspl.h"
 
-/* A signal arrives at the process, so this one pointer must be reachable without arguments. Set while a script runs. */
-static lspl_host *volatile signal_target;
+/* A signal arrives at the process, so this one pointer must be reachable without arguments: the hosts whose scripts run
+ * now, one, or as many as there are virtual ranks. */
+static lspl_host *volatile signal_targets;
 
 lspl_host *lspl_host_of(lua_State *L) {
     return *(lspl_host **)lua_getextraspace(L); /* coroutines inherit it */
@@ -43,22 +44,28 @@ static void insist(lua_State *L, lua_Debug *frame) {
 }
 
 static void on_signal(int number) {
-    lspl_host *host = signal_target;
-    if (!host) return;
-    host->signal = number;
-    lua_sethook(host->L, insist, LUA_MASKCOUNT, 1);
+    for (lspl_host *host = signal_targets; host; host = host->next) {
+        host->signal = number;
+        lua_sethook(host->L, insist, LUA_MASKCOUNT, 1);
+    }
 }
 
-static void watch_signals(lspl_host *host) {
+static void watch_signals(lspl_host *host, int on) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
-    action.sa_handler = host ? on_signal : SIG_DFL;
+    if (on) {
+        host->next = signal_targets;
+        signal_targets = host;
+    } else {
+        lspl_host *volatile *at = &signal_targets;
+        while (*at && *at != host) at = (lspl_host *volatile *)&(*at)->next;
+        if (*at) *at = host->next;
+    }
+    action.sa_handler = signal_targets ? on_signal : SIG_DFL;
     action.sa_flags = SA_RESTART | (int)SA_RESETHAND; /* the second one ends the process at once */
     sigemptyset(&action.sa_mask);
-    if (host) signal_target = host;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    if (!host) signal_target = NULL;
 }
 
 /* spl.leave(code), what os.exit becomes: unwinds to the host, which ends all ranks in order. */
@@ -211,7 +218,7 @@ static int run_protected(lspl_host *host) {
     if (failed && !host->leaving && !host->cause[0]) {
         snprintf(host->cause, sizeof host->cause, "not enough memory for Lua");
     }
-    watch_signals(NULL);
+    watch_signals(host, 0);
     lua_settop(L, 0);
     lua_gc(L, LUA_GCCOLLECT);
     lua_close(L);
@@ -257,13 +264,14 @@ static int close_together(lspl_host *host, int code) {
 static spl_status open_runtime(lspl_host *host) {
     const lspl_options *o = host->options;
     spl_runtime_config config = {.timeout = o->timeout, .threads = o->threads, .interrupt = &host->signal,
-                                 .check_collectives = o->check_collectives};
+                                 .check_collectives = o->check_collectives, .sim = host->sim,
+                                 .sim_rank = host->sim_rank};
     if (o->backend) {
         config.backend = spli_backend_find(o->backend);
         if (!config.backend) {
             return spli_error(SPL_EENV, "no backend '%s' in this program; there are cpu and null", o->backend);
         }
-        if (!config.backend->has_memory && !lspl_launched(&config.dry_rank, &config.dry_size)) config.dry_size = 1;
+        if (!host->sim && !config.backend->has_memory && !lspl_launched(&config.dry_rank, &config.dry_size)) config.dry_size = 1;
     }
     return spl_runtime_open(&config, &host->runtime);
 }
@@ -271,8 +279,8 @@ static spl_status open_runtime(lspl_host *host) {
 static int run_host(lspl_host *host) {
     spl_status s = open_runtime(host);
     if (s.code != SPL_OK) {
-        int rank = 0, size = 1;
-        lspl_launched(&rank, &size);
+        int rank = host->sim_rank, size = 1;
+        if (!host->sim) lspl_launched(&rank, &size);
         fprintf(stderr, "spl: rank %d: %s\n", rank, s.message);
         return spl_exit_code(s.code);
     }
@@ -283,7 +291,7 @@ static int run_host(lspl_host *host) {
         snprintf(host->cause, sizeof host->cause, "not enough memory for Lua");
         code = 1;
     } else {
-        watch_signals(host);
+        watch_signals(host, 1);
         code = run_protected(host);
     }
     fflush(stdout);
@@ -293,14 +301,18 @@ static int run_host(lspl_host *host) {
     return close_together(host, worst);
 }
 
-int lspl_host_run(const lspl_options *options) {
+int lspl_host_run_rank(const lspl_options *options, spl_sim *sim, int rank) {
     lspl_host *host = calloc(1, sizeof *host);
     if (!host) return 1;
     host->options = options;
+    host->sim = sim;
+    host->sim_rank = rank;
     int code = run_host(host);
     free(host);
     return code;
 }
+
+int lspl_host_run(const lspl_options *options) { return lspl_host_run_rank(options, NULL, 0); }
 
 int lspl_host_call(const char *module, char **args, int nargs) {
     lspl_options options = {.command = "help", .module = module, .args = args, .nargs = nargs};

@@ -7,6 +7,7 @@
 typedef struct lspl_options { /* of `spl run` and its relatives, as the command line gave them */
     const char *command;
     int ranks;              /* -n; 0: not given */
+    int virtual_ranks;      /* --virtual; 0: not given */
     const char *backend;    /* NULL: cpu */
     double timeout;         /* 0: the runtime's own */
     int check_collectives;
@@ -22,6 +23,9 @@ enum { LSPL_TEXT_BYTES = 8192 };
 
 typedef struct lspl_host {
     const lspl_options *options;
+    spl_sim *sim;         /* virtual ranks: this host is one of them */
+    int sim_rank;
+    struct lspl_host *next; /* of the hosts of this process, for signals */
     spl_runtime *runtime; /* NULL: a state without ranks (help) */
     lua_State *L;
     volatile int signal;  /* SIGINT or SIGTERM when it came; also what waits in core look at */
@@ -37,6 +41,10 @@ typedef struct lspl_host {
 
 /* [collective] Runs the script or module; returns the exit code of the job. */
 int lspl_host_run(const lspl_options *options);
+/* [local] The same on options->virtual_ranks ranks within this process (virtual.c). */
+int lspl_virtual_run(const lspl_options *options);
+/* [collective] What both do for one rank; sim NULL: a process of its own. */
+int lspl_host_run_rank(const lspl_options *options, spl_sim *sim, int rank);
 /* [local] Calls `main` of an embedded module in a state without runtime (help). */
 int lspl_host_call(const char *module, char **args, int nargs);
 

@@ -54,6 +54,12 @@ static int l_size(lua_State *L) {
     return 1;
 }
 
+/* spl.virtual() -> do the ranks take turns in one process? [local] */
+static int l_virtual(lua_State *L) {
+    lua_pushboolean(L, spl_virtual(lspl_runtime(L)));
+    return 1;
+}
+
 static int l_threads(lua_State *L) {
     lua_pushinteger(L, spl_threads(lspl_runtime(L)));
     return 1;
@@ -268,7 +274,7 @@ static int l_nearest(lua_State *L) {
 
 void lspl_open_runtime(lua_State *L) {
     static const luaL_Reg functions[] = {
-        {"rank", l_rank}, {"size", l_size}, {"threads", l_threads}, {"barrier", l_barrier}, {"max", l_max},
+        {"rank", l_rank}, {"size", l_size}, {"threads", l_threads}, {"virtual", l_virtual}, {"barrier", l_barrier}, {"max", l_max},
         {"min", l_min}, {"sum", l_sum}, {"gather", l_gather}, {"counters", l_counters},
         {"reset_counters", l_reset_counters}, {"memory", l_memory}, {"live", l_live}, {"now", l_now},
         {"host", l_host}, {"check_collectives", l_check_collectives}, {"nearest", l_nearest},

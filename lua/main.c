@@ -41,6 +41,12 @@ static int run(const lspl_command *command, int argc, char **argv, char **args) 
     if (wrong) return complain(message);
     if (wants_help) return help(1, (char *[]){(char *)command->name});
     if (options.script && (wrong = find_script(&options, path, sizeof path))) return wrong;
+    if (options.virtual_ranks && (options.ranks || lspl_launched(&rank, &size))) {
+        snprintf(message, sizeof message, "--virtual %d puts all ranks into one process; leave out %s",
+                 options.virtual_ranks, options.ranks ? "-n" : "mpirun");
+        return complain(message);
+    }
+    if (options.virtual_ranks) return lspl_virtual_run(&options);
     if (options.ranks == 0) return lspl_host_run(&options);
     if (lspl_launched(&rank, &size)) {
         snprintf(message, sizeof message, "-n %d was given, but this already runs under mpirun as one of %d ranks; "

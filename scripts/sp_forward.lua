@@ -105,6 +105,9 @@ local function header()
     say("# seq %d, hidden %d, heads %d, kv_heads %d, head_dim %d, ffn %d, %s, dropout %g, causal, seed %d", o.seq,
         o.hidden, o.heads, o.kv_heads or o.heads, o.hidden // o.heads, 4 * o.hidden, o.dtype, o.dropout, o.seed)
     say("# time: wall time after a barrier, on the slowest rank; %d rounds after %d of warm-up", o.rounds, o.warmup)
+    if spl.virtual() then
+        say("# virtual ranks take turns in one process: values and bytes are exact, times mean nothing")
+    end
     say("# saved outputs: %s", o.save and "kept, as in training" or "not kept")
     say("# gemm %%: useful FLOPs against %.1f GFLOP/s, a 2048^3 SGEMM on all ranks at once in this run",
         require "spl.bench".sgemm() / 1e9)

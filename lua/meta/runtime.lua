@@ -18,6 +18,11 @@ function spl.size() end
 ---@return integer
 function spl.threads() end
 
+--- [local] Whether this is one of several ranks of one process that take turns (`spl run --virtual P`): times mean
+--- nothing then.
+---@return boolean
+function spl.virtual() end
+
 --- [collective] Returns when every rank has called it.
 function spl.barrier() end
 
