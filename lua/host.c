@@ -271,7 +271,8 @@ static spl_status open_runtime(lspl_host *host) {
         if (!config.backend) {
             return spli_error(SPL_EENV, "no backend '%s' in this program; there are cpu and null", o->backend);
         }
-        if (!host->sim && !config.backend->has_memory && !lspl_launched(&config.dry_rank, &config.dry_size)) config.dry_size = 1;
+        int dry = !host->sim && !config.backend->has_memory;
+        if (dry && !lspl_launched(&config.dry_rank, &config.dry_size)) config.dry_size = 1;
     }
     return spl_runtime_open(&config, &host->runtime);
 }
@@ -312,7 +313,9 @@ int lspl_host_run_rank(const lspl_options *options, spl_sim *sim, int rank) {
     return code;
 }
 
-int lspl_host_run(const lspl_options *options) { return lspl_host_run_rank(options, NULL, 0); }
+int lspl_host_run(const lspl_options *options) {
+    return lspl_host_run_rank(options, NULL, 0);
+}
 
 int lspl_host_call(const char *module, char **args, int nargs) {
     lspl_options options = {.command = "help", .module = module, .args = args, .nargs = nargs};

@@ -5,7 +5,8 @@
 local core = require "spl.core"
 local args = {}
 
-local RESERVED = { help = true, n = true, backend = true, timeout = true, threads = true, check_collectives = true }
+local RESERVED = { help = true, n = true, virtual = true, backend = true, timeout = true, threads = true,
+    check_collectives = true }
 local FIELDS = { default = true, help = true, min = true, max = true, choices = true, metavar = true, type = true,
     of = true, required = true }
 local TYPES = { integer = true, number = true, string = true, boolean = true, list = true }
@@ -195,7 +196,7 @@ function args.help(declared, description)
         lines[#lines + 1] = (("  %-" .. width .. "s  %s"):format(row[1], row[2]):gsub("%s+$", ""))
     end
     lines[#lines + 1] = ""
-    lines[#lines + 1] = "Also the options of `spl run`: -n, --backend, --timeout, --check-collectives, --threads."
+    lines[#lines + 1] = "Also the options of `spl run`: -n, --virtual, --backend, --timeout, --check-collectives, --threads."
     return table.concat(lines, "\n")
 end
 
