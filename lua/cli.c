@@ -21,8 +21,8 @@ const char lspl_usage[] =
 
 #define HOST_OPTIONS \
     "  -n RANKS               start mpirun with this many ranks (without it: one rank, or mpirun's)\n" \
-    "  --virtual RANKS        as many ranks inside this one process, taking turns: exact and repeatable, for tests and\n" \
-    "                         debugging; times mean nothing then\n" \
+    "  --virtual RANKS        as many ranks inside this one process, taking turns: exact and repeatable, for\n" \
+    "                         tests and debugging; times mean nothing then\n" \
     "  --backend cpu|null     where tensors live; null counts shapes and bytes and computes nothing (default cpu)\n" \
     "  --timeout SECONDS      give up when ranks make no progress for so long (default 60)\n" \
     "  --check-collectives    ranks agree on each collective before data moves\n" \
@@ -50,8 +50,8 @@ const lspl_command lspl_commands[] = {
     {"version", "usage: spl version\n", 0, NULL},
     {NULL, NULL, 0, NULL}};
 
-static const char *const host_options[] = {"-n", "--virtual", "--backend", "--timeout", "--check-collectives", "--threads",
-                                           "--no-strict", "--help", NULL};
+static const char *const host_options[] = {"-n", "--virtual", "--backend", "--timeout", "--check-collectives",
+                                           "--threads", "--no-strict", "--help", NULL};
 
 const lspl_command *lspl_find_command(const char *name) {
     for (const lspl_command *c = lspl_commands; c->name; c++) {

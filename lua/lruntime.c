@@ -275,7 +275,8 @@ static int l_nearest(lua_State *L) {
 void lspl_open_runtime(lua_State *L) {
     static const luaL_Reg functions[] = {
         {"rank", l_rank}, {"size", l_size}, {"threads", l_threads}, {"virtual", l_virtual},
-        {"barrier", l_barrier}, {"max", l_max}, {"min", l_min}, {"sum", l_sum}, {"gather", l_gather}, {"counters", l_counters},
+        {"barrier", l_barrier}, {"max", l_max}, {"min", l_min}, {"sum", l_sum}, {"gather", l_gather},
+        {"counters", l_counters},
         {"reset_counters", l_reset_counters}, {"memory", l_memory}, {"live", l_live}, {"now", l_now},
         {"host", l_host}, {"check_collectives", l_check_collectives}, {"nearest", l_nearest},
         {"embedded", l_embedded}, {"embedded_list", l_embedded_list}, {NULL, NULL}};

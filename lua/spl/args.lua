@@ -196,7 +196,8 @@ function args.help(declared, description)
         lines[#lines + 1] = (("  %-" .. width .. "s  %s"):format(row[1], row[2]):gsub("%s+$", ""))
     end
     lines[#lines + 1] = ""
-    lines[#lines + 1] = "Also the options of `spl run`: -n, --virtual, --backend, --timeout, --check-collectives, --threads."
+    lines[#lines + 1] = "Also the options of `spl run`: -n, --virtual, --backend, --timeout, --check-collectives, "
+        .. "--threads."
     return table.concat(lines, "\n")
 end
 
