@@ -1,12 +1,12 @@
 ---@meta
 -- collective.lua: moving tensors of one rank over an axis of a mesh, by hand.
 --
--- All of these are [collective] over the axis: each of its ranks calls them, in the same order, with equal shapes; the ranks
--- along the other axes do the same among themselves, each group for itself. `t` is a dense tensor of this rank alone. `out`
--- is what to receive into: a dense tensor of the shape stated and of t's dtype, made anew where it is left out. Errors: code
--- "argument" for an unknown axis, another shape or dtype, a tensor with a layout or one that does not lie densely
--- (contiguous() makes a dense copy), and for an `out` that shares memory with `t` in another way than stated; "released" for
--- a released tensor; "disagree" where ranks call different things.
+-- All of these are [collective] over the axis: each of its ranks calls them, in the same order, with equal shapes; the
+-- ranks along the other axes do the same among themselves, each group for itself. `t` is a dense tensor of this rank
+-- alone. `out` is what to receive into: a dense tensor of the shape stated and of t's dtype, made anew where it is left
+-- out. Errors: code "argument" for an unknown axis, another shape or dtype, a tensor with a layout or one that does not
+-- lie densely (contiguous() makes a dense copy), and for an `out` that shares memory with `t` in another way than
+-- stated; "released" for a released tensor; "disagree" where ranks call different things.
 
 ---@class spl.mesh
 local mesh = {}
