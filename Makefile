@@ -180,6 +180,8 @@ $(BUILD)/examples/%: $(OBJ)/examples/%.o $(BUILD)/libspl.a
 
 # -------------------------------------------------------------------------------------------------------------- targets
 
+include tests/fuzz/fuzz.mk
+
 asan:
 	@$(MAKE) --no-print-directory $(jobs) SANITIZE=1 BUILD=build-asan all units examples
 
@@ -211,7 +213,7 @@ install: all
 	cp -R scripts $(DESTDIR)$(PREFIX)/share/spl/
 
 clean:
-	rm -rf build build-asan
+	rm -rf build build-asan build-fuzz
 
 help:
 	@echo 'make            build/spl and build/libspl.a'
@@ -219,6 +221,7 @@ help:
 	@echo 'make test       installs what is needed, builds, runs all tests'
 	@echo 'make lint       the rules of the house: luacheck, includes, globals, names'
 	@echo 'make asan       build-asan/spl, with the address and undefined-behaviour sanitizers'
+	@echo 'make fuzz       the libFuzzer targets in build-fuzz (clang); make fuzz-long SECONDS=1200 runs each for so long'
 	@echo 'make units      the unit test programs in build/tests; make examples: build/examples'
 	@echo 'make deps       installs the packages for building and testing (Debian: root or sudo)'
 	@echo 'make install    under PREFIX (now $(PREFIX)); make clean'

@@ -1,0 +1,52 @@
+# fuzz.mk: `make fuzz`: the libFuzzer targets in build-fuzz/, of sources compiled anew by clang; the kernels come from
+# the plain library. fuzz_NAME.c is a target by itself, NAME.lua one that fuzz_lua.c carries.
+
+FUZZ        := build-fuzz
+FUZZ_CC     ?= clang
+SECONDS     ?= 1200
+fuzz_c      := safetensors mesh layout
+fuzz_lua    := index tokenizer config args
+fuzz_names  := $(fuzz_c) $(fuzz_lua)
+fuzz_flags  := -std=gnu11 -D_GNU_SOURCE= $(WARNINGS) -Wno-unknown-pragmas -O1 -g -fno-omit-frame-pointer \
+               -fsanitize=address,undefined -fno-sanitize-recover=undefined
+fuzz_core   := $(core_src:%.c=$(FUZZ)/obj/%.o)
+fuzz_host   := $(patsubst %.c,$(FUZZ)/obj/%.o,$(filter-out lua/main.c,$(lua_src))) \
+               $(FUZZ)/obj/modules.o
+fuzz_modules := $(embedded) $(sort $(wildcard tests/fuzz/*.lua))
+fuzz_own    := tests/fuzz/fuzz.mk
+
+.PHONY: fuzz fuzz-long
+
+fuzz: $(addprefix $(FUZZ)/,$(fuzz_names))
+
+fuzz_compile = $(call quiet,FUZZ,$<)mkdir -p $(@D) && $(FUZZ_CC) $(fuzz_flags) $(1) -MMD -MP -c $< -o $@
+
+$(FUZZ)/obj/core/%.o: core/%.c $(fuzz_own)
+	$(call fuzz_compile,-fsanitize=fuzzer-no-link -Icore $(MPI_CFLAGS) $(JANSSON_CFLAGS))
+
+$(FUZZ)/obj/lua/%.o: lua/%.c $(GEN)/build.h $(fuzz_own)
+	$(call fuzz_compile,-fsanitize=fuzzer-no-link -Icore -Ilua -I$(GEN) $(LUA_CFLAGS) $(EDIT_CFLAGS) $(PCRE_CFLAGS))
+
+$(FUZZ)/gen/modules.c: $(BUILD)/embed $(fuzz_modules) $(fuzz_own)
+	@mkdir -p $(@D) && $(BUILD)/embed $@ $(fuzz_modules)
+
+$(FUZZ)/obj/modules.o: $(FUZZ)/gen/modules.c
+	$(call fuzz_compile,-Ilua)
+
+$(fuzz_c:%=$(FUZZ)/obj/fuzz_%.o): $(FUZZ)/obj/%.o: tests/fuzz/%.c $(fuzz_own)
+	$(call fuzz_compile,-fsanitize=fuzzer-no-link -Icore)
+
+$(fuzz_lua:%=$(FUZZ)/obj/fuzz_%.o): $(FUZZ)/obj/fuzz_%.o: tests/fuzz/fuzz_lua.c $(fuzz_own)
+	$(call fuzz_compile,-Icore -Ilua $(LUA_CFLAGS) -DFUZZ_SCRIPT='"tests/fuzz/$*.lua"')
+
+$(FUZZ)/libfuzzed.a: $(fuzz_core) $(fuzz_host)
+	$(call quiet,AR,$@)rm -f $@ && $(AR) rcs $@ $^
+
+$(addprefix $(FUZZ)/,$(fuzz_names)): $(FUZZ)/%: $(FUZZ)/obj/fuzz_%.o $(FUZZ)/libfuzzed.a $(BUILD)/libspl.a
+	$(call quiet,LD,$@)$(FUZZ_CC) $(fuzz_flags) -fsanitize=fuzzer -Wl,-E $^ $(LUA_LIBS) $(EDIT_LIBS) $(PCRE_LIBS) $(LIBS) \
+	    -lgomp -o $@
+
+fuzz-long: fuzz
+	@for name in $(fuzz_names); do tests/fuzz/run.sh $(FUZZ) $$name $(SECONDS) || exit 1; done
+
+-include $(fuzz_core:.o=.d) $(fuzz_host:.o=.d) $(fuzz_names:%=$(FUZZ)/obj/fuzz_%.d)

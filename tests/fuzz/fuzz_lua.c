@@ -1,0 +1,96 @@
+/* fuzz_lua.c: libFuzzer target around one lua_State: FUZZ_SCRIPT, a Lua file inside this program, returns a function
+ * that takes the input as a string. That it raises is a finding: it catches the errors that it expects.
+ *
+ * libFuzzer sees branches of C alone, so a hook counts pairs of Lua lines into its extra counters; without them it
+ * would be blind in a parser written in Lua. A new state every few hundred inputs keeps memory stable, and shows what
+ * a parser leaves behind in C. */
+#include <string.h>
+#include "embed.h"
+#include "fuzz.h"
+#include "host.h"
+#include "lspl.h"
+
+enum { INPUTS_A_STATE = 500, COUNTERS = 1 << 14 };
+
+__attribute__((section("__libfuzzer_extra_counters"))) static uint8_t counters[COUNTERS];
+
+/* Of one process that runs one input at a time. */
+static lspl_host host;
+static lua_State *state;
+static int inputs;
+static uint32_t last_place;
+
+static void count_line(lua_State *L, lua_Debug *frame) {
+    lua_getinfo(L, "Sl", frame);
+    uint32_t place = (uint32_t)frame->currentline;
+    for (const char *s = frame->source; *s; s++) place = (place ^ (unsigned char)*s) * 16777619u;
+    counters[(place ^ last_place) % COUNTERS]++;
+    last_place = place >> 1;
+}
+
+static int load_embedded(lua_State *L, const char *path) {
+    for (const lspl_embedded *f = lspl_embedded_files; f->path; f++) {
+        if (strcmp(f->path, path)) continue;
+        char name[256];
+        snprintf(name, sizeof name, "@%s", path);
+        return luaL_loadbufferx(L, (const char *)f->bytes, f->size, name, "t");
+    }
+    return LUA_ERRFILE;
+}
+
+/* What os.exit becomes: the parser of options calls it after --help. */
+static int leave(lua_State *L) {
+    return lspl_raisef(L, SPL_EINTERRUPT, "os.exit was called");
+}
+
+static int traced(lua_State *L) {
+    luaL_traceback(L, L, luaL_tolstring(L, 1, NULL), 1);
+    return 1;
+}
+
+/* As the host does it, without a runtime: what stands in Lua needs none. */
+static int prepare(lua_State *L) {
+    luaL_openlibs(L);
+    fuzz_require(load_embedded(L, "spl/boot.lua") == LUA_OK, "boot.lua inside this program");
+    lua_newtable(L);
+    static void (*const openers[])(lua_State *) = {
+        lspl_open_error, lspl_open_runtime, lspl_open_info, lspl_open_mesh, lspl_open_layout, lspl_open_tensor,
+        lspl_open_ops, lspl_open_block, lspl_open_reference, lspl_open_safetensors, lspl_open_regex};
+    for (size_t i = 0; i < sizeof openers / sizeof *openers; i++) openers[i](L);
+    lua_pushcfunction(L, leave);
+    lua_setfield(L, -2, "leave");
+    lua_call(L, 1, 0);
+    lua_getglobal(L, "package");
+    lua_getfield(L, -1, "preload");
+    fuzz_require(load_embedded(L, "tests/fuzz/expect.lua") == LUA_OK, "expect.lua inside this program");
+    lua_setfield(L, -2, "expect");
+    fuzz_require(load_embedded(L, FUZZ_SCRIPT) == LUA_OK, "the script inside this program");
+    lua_call(L, 0, 1);
+    return 1;
+}
+
+static void fail(lua_State *L) {
+    fprintf(stderr, "%s\n", lua_tostring(L, -1));
+    abort();
+}
+
+static void fresh_state(void) {
+    if (state) lua_close(state);
+    state = luaL_newstate();
+    fuzz_require(state, "memory for a state");
+    *(lspl_host **)lua_getextraspace(state) = &host;
+    lua_pushcfunction(state, traced);
+    lua_pushcfunction(state, prepare);
+    if (lua_pcall(state, 0, 1, 1) != LUA_OK) fail(state);
+    lua_sethook(state, count_line, LUA_MASKLINE, 0);
+    inputs = 0;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
+    if (!state || ++inputs > INPUTS_A_STATE) fresh_state();
+    last_place = 0;
+    lua_pushvalue(state, 2);
+    lua_pushlstring(state, (const char *)bytes, n);
+    if (lua_pcall(state, 1, 0, 1) != LUA_OK) fail(state);
+    return 0;
+}

@@ -1,0 +1,37 @@
+/* fuzz_safetensors.c: libFuzzer target: any bytes as one safetensors file. A file is refused with a sentence, or all
+ * that it hands out lies within its bytes and is found again by name. */
+#include <stdlib.h>
+#include <string.h>
+#include "fuzz.h"
+#include "spl.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
+    spl_safetensors *file = NULL;
+    spl_status s = spl_safetensors_parse(bytes, n, "input.safetensors", &file);
+    fuzz_require(s.code == SPL_OK || (!file && strstr(s.message, "input.safetensors")), "a sentence that names the file");
+    if (s.code != SPL_OK) return 0;
+    const uint8_t *end = bytes + n, *last = bytes;
+    unsigned sum = 0;
+    for (int i = 0; i < spl_safetensors_count(file); i++) {
+        const spl_safetensors_entry *e = spl_safetensors_at(file, i);
+        const uint8_t *data = e->data;
+        fuzz_require(data >= bytes + 8 && data <= end && e->bytes <= (size_t)(end - data), "data within the file");
+        fuzz_require(data >= last || !e->bytes, "entries by offset, none sharing bytes");
+        int64_t count = 1;
+        for (int d = 0; d < e->ndim; d++) {
+            fuzz_require(e->shape[d] >= 0, "sizes of zero or more");
+            if (e->shape[d] == 0) count = 0;
+        }
+        for (int d = 0; d < e->ndim && count; d++) count *= e->shape[d];
+        fuzz_require((size_t)count * spl_dtype_size(e->dtype) == e->bytes, "bytes that the shape asks for");
+        fuzz_require(spl_safetensors_find(file, e->name) == e, "the entry found by its name");
+        if (e->bytes) {
+            sum += data[0] + data[e->bytes - 1];
+            last = data + e->bytes;
+        }
+    }
+    fuzz_require(!spl_safetensors_find(file, "no such tensor") || sum + 1, "a search that ends");
+    fuzz_require(!spl_safetensors_at(file, -1) && !spl_safetensors_at(file, spl_safetensors_count(file)), "no entry there");
+    spl_safetensors_close(file);
+    return 0;
+}
