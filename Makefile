@@ -168,8 +168,11 @@ $(BUILD)/spl: $(lua_obj) $(BUILD)/libspl.a
 	$(call quiet,LD,$@)$(CC) $(ALL_LDFLAGS) -Wl,-E $(lua_obj) $(BUILD)/libspl.a $(LUA_LIBS) $(EDIT_LIBS) $(PCRE_LIBS) $(LIBS) \
 	    -o $@.new && mv $@.new $@
 
+# fail_test makes the allocations of core and kernels fail, and none of the libraries'
+$(BUILD)/tests/fail: UNIT_LDFLAGS = -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
+
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%_test.o $(BUILD)/libspl.a
-	$(call quiet,LD,$@)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) $< $(BUILD)/libspl.a $(LIBS) -o $@
+	$(call quiet,LD,$@)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) $(UNIT_LDFLAGS) $< $(BUILD)/libspl.a $(LIBS) -o $@
 
 $(BUILD)/examples/%: $(OBJ)/examples/%.o $(BUILD)/libspl.a
 	$(call quiet,LD,$@)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) $< $(BUILD)/libspl.a $(LIBS) -o $@

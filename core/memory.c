@@ -1,6 +1,6 @@
 /* memory.c: all backend memory that core takes goes through here: sizes that overflow, memory that is not there,
  * accounting. */
-#include "runtime.h"
+#include "memory_cache.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,7 +132,9 @@ static spl_status check_room(const spl_runtime *rt, spl_memory_category c, size_
     int64_t room = spli_memory_free(), taken = 0;
     if (room < 0) return spli_ok();
     for (int i = 0; i <= SPL_MEM_WORKSPACE; i++) taken += rt->counters.bytes_now[i];
-    int64_t untouched = taken - resident();
+    int64_t kept = spli_cache_held(rt);
+    int64_t untouched = taken + kept - resident();
+    room += kept; /* what is kept goes back when it is needed */
     if (untouched < 0) untouched = 0;
     if (bytes > (size_t)room || (int64_t)bytes + untouched > room)
         return refuse(c, bytes, room > untouched ? room - untouched : 0, "");
@@ -155,7 +157,7 @@ spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void
     if (rt->fail_alloc > 0 && --rt->fail_alloc == 0)
         return spli_error(SPL_ENOMEM, "%zu bytes for %s were refused to test what follows", bytes, category_name(c));
     SPL_TRY(check_room(rt, c, bytes));
-    spl_status status = rt->backend->alloc(rt->backend_ctx, bytes, out);
+    spl_status status = spli_cache_take(rt, bytes, out);
     if (status.code == SPL_ENOMEM && rt->backend->has_memory) return refuse(c, bytes, spli_memory_free(), "");
     SPL_TRY(status);
     rt->counters.bytes_now[c] += (int64_t)bytes;
@@ -165,6 +167,6 @@ spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void
 
 void spli_free(spl_runtime *rt, spl_memory_category c, void *p, size_t bytes) {
     if (!p) return;
-    rt->backend->free(rt->backend_ctx, p, bytes);
+    spli_cache_give(rt, p, bytes);
     rt->counters.bytes_now[c] -= (int64_t)bytes;
 }

@@ -8,6 +8,7 @@
  * does not speak. */
 #include "control.h"
 #include "cores.h"
+#include "memory_cache.h"
 #include "sim.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,6 +84,7 @@ static spl_status check_config(const spl_runtime_config *c) {
 
 static void close_backend(spl_runtime *rt) {
     if (!rt->backend_open) return;
+    spli_cache_close(rt);
     if (rt->compute) rt->backend->queue_close(rt->backend_ctx, rt->compute);
     rt->backend->close(rt->backend_ctx);
     rt->backend_open = 0;

@@ -12,6 +12,7 @@ typedef struct spli_trace_hook { /* explain and traces listen here; both may be 
 } spli_trace_hook;
 
 struct spli_control;
+typedef struct spli_cache spli_cache;
 
 struct spl_runtime {
     int rank, size, threads;
@@ -32,6 +33,8 @@ struct spl_runtime {
     spli_trace_hook hook;
     const char *subject;   /* name of the tensor now being made, for the hook; set by block */
     struct spli_control *control; /* messages between ranks apart from data (control.h) */
+    spli_cache *cache;     /* memory given back (memory_cache.c); NULL until used */
+    int cache_off;
     int64_t memory_share;  /* this rank's share of the memory that was free at the start; 0 when not known */
     int64_t fail_alloc;    /* n > 0: the n-th spli_alloc from now fails, to test what follows */
 };
