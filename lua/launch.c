@@ -95,6 +95,8 @@ static void build_command(words *w, const lspl_options *o, const char *own) {
 /* ---- passing on what mpirun prints ---- */
 
 typedef struct outlet {
+    int inside;     /* a line: what comes next does not begin one */
+    int dropping;   /* up to the end of a line */
     int holding;    /* the mark that began what is being held back; 0: passing on */
     char *reading;  /* what is being held back */
     size_t used;
@@ -127,11 +129,19 @@ static void keep_lowest(outlet *o) {
     o->holding = 0;
 }
 
-static const char *find_mark(const char *bytes, size_t n) {
+/* How much of the text up to a mark belongs to one line, its end included. */
+static size_t line_length(const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (bytes[i] == LSPL_CAUSE_BEGIN || bytes[i] == LSPL_INTERRUPT_BEGIN) return bytes + i;
+        if (bytes[i] == '\n') return i + 1;
+        if (bytes[i] == LSPL_CAUSE_BEGIN || bytes[i] == LSPL_INTERRUPT_BEGIN) return i;
     }
-    return NULL;
+    return n;
+}
+
+/* The event library inside mpirun says this, though not always, when a job ends early. */
+static int is_noise(const char *line, size_t n) {
+    static const char prefix[] = "[warn] Epoll ";
+    return n >= sizeof prefix - 1 && memcmp(line, prefix, sizeof prefix - 1) == 0;
 }
 
 static void pass_on(outlet *o, const char *bytes, size_t n) {
@@ -142,11 +152,15 @@ static void pass_on(outlet *o, const char *bytes, size_t n) {
             i++;
             continue;
         }
-        const char *mark = find_mark(bytes + i, n - i);
-        size_t plain = mark ? (size_t)(mark - bytes) - i : n - i;
-        fwrite(bytes + i, 1, plain, stderr); /* unbuffered */
+        size_t plain = line_length(bytes + i, n - i);
+        if (plain == 0) {
+            o->holding = bytes[i++];
+            continue;
+        }
+        if (!o->inside) o->dropping = is_noise(bytes + i, plain);
+        if (!o->dropping) fwrite(bytes + i, 1, plain, stderr); /* unbuffered */
         i += plain;
-        if (mark) o->holding = bytes[i++];
+        o->inside = bytes[i - 1] != '\n';
     }
 }
 
@@ -209,6 +223,7 @@ static int conclude(int status, outlet *o) {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), number = code - 128;
     if (o->holding) keep_lowest(o);
     const char *cause = o->cause ? o->cause : interrupted || code <= 128 ? o->interrupt : NULL;
+    if (o->inside && !o->dropping && code) fputc('\n', stderr); /* what a rank began to say ends here */
     if (cause) fputs(cause, stderr);
     else if (interrupted) fprintf(stderr, "spl: interrupted by %s\n", interrupted == SIGTERM ? "SIGTERM" : "SIGINT");
     else if (number > 0) {

@@ -159,7 +159,7 @@ local function new_report(busted, verbose)
             end
         elseif status == "pending" then
             report.skipped = report.skipped + 1
-            say("skipped %s: %s", full_name(busted, element), tostring(report.reason or "no reason given"))
+            say("skipped %s: %s", full_name(busted, element), report.reason or "no reason given")
         end
         report.reason = nil
     end
@@ -201,7 +201,7 @@ local function output_handler(verbose)
             return nil, true
         end)
         busted.subscribe({ "pending" }, function(_, _, message)
-            report.reason = message
+            report.reason = message and tostring(message):gsub("^%S+%.lua:%d+: ", "")
             return nil, true
         end)
         local function on_failure(element, _, message)

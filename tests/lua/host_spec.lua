@@ -204,6 +204,14 @@ describe("starting mpirun", function()
         assert.same({ 0, "6\ta b||'\"$x|--|-n|--timeout\n" }, { r.code, r.out })
     end)
 
+    it("passes on what ranks say on standard error, and the cause of a failure after it", function()
+        local r = mpi.run(2, WITH_SPL .. "io.stderr:write('a line\\n', spl.rank() == 1 and '[warn] half' or '')\n"
+            .. "spl.barrier()\nif spl.rank() == 1 then error 'the end' end\nspl.barrier()")
+        assert.equal(1, r.code)
+        assert.equal(2, mpi.count(r.err, "a line\n"))
+        assert.matches("%[warn%] half.*\nspl: rank 1: [^\n]*: the end\nstack traceback:\n", r.err)
+    end)
+
     it("gives standard input to rank 0", function()
         local file = mpi.temporary("a line\n")
         local r = mpi.run(2, "if require 'spl'.rank() == 0 then print(io.read 'l') end", nil, { stdin = file })
