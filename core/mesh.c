@@ -147,6 +147,9 @@ spl_status spl_mesh_parse(const char *text, int world, spl_mesh_spec *out) {
                 "mesh '%.120s' cannot fill %d ranks: its other axes multiply to %lld, which does not divide "
                 "%d; change a size or the number of ranks",
                 text, world, (long long)product, world);
+        if (world / product > 1 << 24)
+            return spli_error(SPL_EUSAGE, "mesh '%.120s' gives axis '%s' %lld ranks, more than 16,777,216", text,
+                              out->axes[star].name, (long long)(world / product));
         out->axes[star].size = (int)(world / product);
     } else if (product != world) {
         return spli_error(SPL_EUSAGE,

@@ -134,6 +134,7 @@ end
 local function read_vocab(spec, fail)
     if type(spec.vocab) ~= "table" then fail("format", "model.vocab is missing or is not an object") end
     for token, id in pairs(spec.vocab) do
+        if type(token) ~= "string" then fail("format", "model.vocab must be an object of tokens and their ids") end
         if math.type(id) ~= "integer" or id < 0 or id >= 1 << PAIR_SHIFT then
             fail("format", ("model.vocab: the id of token %q must be an integer that is zero or more"):format(token))
         end

@@ -118,10 +118,16 @@ local function read_template(self, spec, fail)
             target = self.suffix
         elseif type(item) == "table" and type(item.SpecialToken) == "table" then
             local known = type(spec.special_tokens) == "table" and spec.special_tokens[item.SpecialToken.id]
-            if not known or type(known.ids) ~= "table" then
+            if type(known) ~= "table" or type(known.ids) ~= "table" then
                 fail("format", ("post_processor: special_tokens lacks token %q"):format(tostring(item.SpecialToken.id)))
             end
-            for _, id in ipairs(known.ids) do target[#target + 1] = id end
+            for _, id in ipairs(known.ids) do
+                if not self.text_of[id] then
+                    fail("format", ("post_processor: token %q has the id %s, which is no token's"):format(
+                        tostring(item.SpecialToken.id), tostring(id)))
+                end
+                target[#target + 1] = id
+            end
         else
             fail("format", ("post_processor.single: entry %d is neither a Sequence nor a SpecialToken"):format(i))
         end
@@ -130,8 +136,10 @@ end
 
 local function read_post_processor(self, spec, fail)
     if spec == nil or spec == json.null then return end
+    if type(spec) ~= "table" then fail("format", "post_processor must be an object") end
     if spec.type == "Sequence" then
-        for _, part in ipairs(spec.processors or {}) do read_post_processor(self, part, fail) end
+        if type(spec.processors) ~= "table" then fail("format", "post_processor.processors must be a list") end
+        for _, part in ipairs(spec.processors) do read_post_processor(self, part, fail) end
     elseif spec.type == "TemplateProcessing" then
         read_template(self, spec, fail)
     elseif spec.type ~= "ByteLevel" then -- which only moves offsets

@@ -6,7 +6,7 @@ local expect = require "expect"
 local COUNTS = { "hidden", "ffn", "layers", "heads", "kv_heads", "head_dim", "vocab", "context" }
 local FLAGS = { "tied", "qkv_bias", "out_bias", "mlp_bias" }
 
-return function(input)
+local function try(input)
     local c = expect.refused_or_made(function() return config.new(json.decode(input, "config.json")) end)
     if not c then
         return
@@ -24,3 +24,5 @@ return function(input)
         assert(math.type(id) == "integer" and id >= 0 and id < c.vocab, "eos")
     end
 end
+
+return try, require("json_tree").change

@@ -5,7 +5,7 @@ local expect = require "expect"
 
 local TEXTS = { "", "Hello  world, I'm 12345\n", "序 🙂 é ▁▁ <s></s>", "\xff\xfe\0\x80abc", "aaaa bbbb <mask> rank ranks" }
 
-return function(input)
+local function try(input)
     local tok = expect.refused_or_made(function() return tokenizer.new(json.decode(input, "tokenizer.json")) end)
     if not tok then
         return
@@ -25,3 +25,5 @@ return function(input)
         end
     end
 end
+
+return try, require("json_tree").change
