@@ -8,8 +8,8 @@
  * rest are cut to each row's interval. What is invisible contributes exactly nothing, even where it is NaN.
  *
  * Numbers: a running maximum m per row; probabilities exp(s - m) in T; the products accumulate in T in `acc`, which
- * is folded into `total` at least every 1,024 keys, so that its rounding errors stay those of 1,024 terms; `total`
- * keeps the maximum it was scaled by. Sums of probabilities are kept in double. */
+ * is folded into `total`, a double, at least every 1,024 keys, so that its rounding errors stay those of 1,024 terms;
+ * `total` keeps the maximum it was scaled by. Sums of probabilities are kept in double. */
 #include "cpu.h"
 
 enum { ROWS = 64, KEYS = 128, RESTART = 1024 };

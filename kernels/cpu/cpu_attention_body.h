@@ -8,12 +8,14 @@ typedef struct FN(work) {
     T max[ROWS], max_total[ROWS];      /* what acc and total are scaled by */
     int64_t begin[ROWS], end[ROWS];    /* visible keys of each row in the present piece */
     T scores[ROWS * KEYS];
-    T rows[]; /* acc, total, q [ROWS, head_dim]; k, v [KEYS, head_dim] */
+    double total[]; /* [ROWS, head_dim]; then, in T: acc, q [ROWS, head_dim], k, v [KEYS, head_dim] */
 } FN(work);
 
 static int64_t FN(work_bytes)(int64_t head_dim) {
-    return (int64_t)sizeof(FN(work)) + (3 * ROWS + 2 * KEYS) * head_dim * (int64_t)sizeof(T);
+    return (int64_t)sizeof(FN(work)) + ROWS * head_dim * 8 + (2 * ROWS + 2 * KEYS) * head_dim * (int64_t)sizeof(T);
 }
+
+static T *FN(acc_of)(FN(work) *w, int64_t head_dim) { return (T *)(void *)(w->total + ROWS * head_dim); }
 
 /* Rows as they are where the stride serves as a leading dimension; others are gathered into `pack`. */
 static const T *FN(operand)(const T *x, int64_t stride, int64_t rows, int64_t head_dim, T *pack, int64_t *ld) {
@@ -24,15 +26,17 @@ static const T *FN(operand)(const T *x, int64_t stride, int64_t rows, int64_t he
     return pack;
 }
 
-static void FN(fold)(FN(work) *w, T *acc, T *total, int64_t rows, int64_t d) {
+static void FN(fold)(FN(work) *w, int64_t rows, int64_t d) {
+    T *acc = FN(acc_of)(w, d);
+    double *total = w->total;
     for (int64_t i = 0; i < rows; i++) {
         if (w->sum[i] == 0) continue; /* nothing seen since the last restart; acc is zero */
-        T f = w->sum_total[i] == 0 ? 0 : EXP(w->max_total[i] - w->max[i]);
+        double f = w->sum_total[i] == 0 ? 0 : exp((double)w->max_total[i] - (double)w->max[i]);
         for (int64_t j = 0; j < d; j++) {
-            total[i * d + j] = total[i * d + j] * f + acc[i * d + j];
+            total[i * d + j] = total[i * d + j] * f + (double)acc[i * d + j];
             acc[i * d + j] = 0;
         }
-        w->sum_total[i] = w->sum_total[i] * (double)f + w->sum[i];
+        w->sum_total[i] = w->sum_total[i] * f + w->sum[i];
         w->max_total[i] = w->max[i];
         w->sum[i] = 0;
     }
@@ -76,7 +80,7 @@ static void FN(tile)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64_
                      int64_t lo, int64_t hi, int64_t t, int64_t keys, const T *q, int64_t ldq) {
     const spl_attn_args *a = jb->a;
     int64_t d = a->head_dim, kv = a->kv_of_head[h], ldk, ldv;
-    T *acc = w->rows, *pack = acc + 3 * ROWS * d;
+    T *acc = FN(acc_of)(w, d), *pack = acc + 2 * ROWS * d;
     const T *k = (const T *)a->k + b * a->k_strides[0] + (p->k0 + t) * a->k_strides[1] + kv * a->k_strides[2];
     const T *v = (const T *)a->v + b * a->v_strides[0] + (p->k0 + t) * a->v_strides[1] + kv * a->v_strides[2];
     k = FN(operand)(k, a->k_strides[1], keys, d, pack, &ldk);
@@ -132,7 +136,7 @@ static void FN(piece)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64
         while (to > from && w->begin[to - 1] >= t + keys) to--;
         if (from == to) continue;
         if (*since + keys > RESTART) {
-            FN(fold)(w, w->rows, w->rows + ROWS * d, rows, d);
+            FN(fold)(w, rows, d);
             *since = 0;
         }
         FN(tile)(jb, w, p, b, h, row0, from, to, t, keys, q, ldq);
@@ -141,13 +145,13 @@ static void FN(piece)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64
 }
 
 /* Writes the unit's rows, or merges them with what is there. */
-static void FN(finish)(const spl_attn_args *a, const FN(work) *w, const T *total, int64_t b, int64_t h, int64_t row0,
+static void FN(finish)(const spl_attn_args *a, const FN(work) *w, int64_t b, int64_t h, int64_t row0,
                        int64_t rows) {
     int64_t d = a->head_dim;
     for (int64_t i = 0; i < rows; i++) {
         T *out = (T *)a->out + b * a->out_strides[0] + (row0 + i) * a->out_strides[1] + h * a->out_strides[2];
         T *lse = (T *)a->lse + (b * a->heads + h) * a->sq + row0 + i;
-        const T *o = total + i * d;
+        const double *o = w->total + i * d;
         if (w->sum_total[i] == 0) { /* saw nothing */
             if (a->merge) continue;
             for (int64_t j = 0; j < d; j++) out[j] = 0;
@@ -156,7 +160,7 @@ static void FN(finish)(const spl_attn_args *a, const FN(work) *w, const T *total
         }
         double mine = (double)w->max_total[i] + log(w->sum_total[i]), scale = 1 / (w->sum_total[i] * (1 - a->p));
         if (!a->merge || *lse == -(T)INFINITY) {
-            for (int64_t j = 0; j < d; j++) out[j] = (T)((double)o[j] * scale);
+            for (int64_t j = 0; j < d; j++) out[j] = (T)(o[j] * scale);
             *lse = (T)mine;
             continue;
         }
@@ -164,7 +168,7 @@ static void FN(finish)(const spl_attn_args *a, const FN(work) *w, const T *total
         double weight = exp(mine - top), kept = exp(theirs - top), sum = weight + kept;
         kept /= sum;
         scale *= weight / sum;
-        for (int64_t j = 0; j < d; j++) out[j] = (T)((double)out[j] * kept + (double)o[j] * scale);
+        for (int64_t j = 0; j < d; j++) out[j] = (T)((double)out[j] * kept + o[j] * scale);
         *lse = (T)(top + log(sum));
     }
 }
@@ -173,20 +177,21 @@ static void FN(unit)(const job *jb, int64_t b, int64_t h, int64_t row0) {
     const spl_attn_args *a = jb->a;
     FN(work) *w = (FN(work) *)(void *)(jb->scratch + splk_thread() * jb->stride);
     int64_t rows = a->sq - row0 < ROWS ? a->sq - row0 : ROWS, d = a->head_dim, since = 0, ldq;
-    T *acc = w->rows, *total = acc + ROWS * d;
+    T *acc = FN(acc_of)(w, d);
     for (int64_t i = 0; i < rows; i++) {
         w->sum[i] = w->sum_total[i] = 0;
         w->max[i] = w->max_total[i] = -(T)INFINITY;
     }
-    memset(acc, 0, (size_t)(2 * ROWS * d) * sizeof(T));
+    memset(w->total, 0, (size_t)(ROWS * d) * 8);
+    memset(acc, 0, (size_t)(ROWS * d) * sizeof(T));
     const T *q = (const T *)a->q + b * a->q_strides[0] + row0 * a->q_strides[1] + h * a->q_strides[2];
-    q = FN(operand)(q, a->q_strides[1], rows, d, total + ROWS * d, &ldq);
+    q = FN(operand)(q, a->q_strides[1], rows, d, acc + ROWS * d, &ldq);
     for (int i = 0; i < a->npieces; i++) {
         const spl_attn_piece *p = &a->pieces[i];
         if (p->q0 < row0 + rows && p->q0 + p->nq > row0) FN(piece)(jb, w, p, b, h, row0, rows, q, ldq, &since);
     }
-    FN(fold)(w, acc, total, rows, d);
-    FN(finish)(a, w, total, b, h, row0, rows);
+    FN(fold)(w, rows, d);
+    FN(finish)(a, w, b, h, row0, rows);
 }
 
 #undef FN

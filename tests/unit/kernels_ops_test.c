@@ -299,6 +299,28 @@ static void residuals(void) {
        "dropout does not hide a NaN");
 }
 
+/* At the edge: a probability equal to a draw keeps it, the smallest step above drops it. */
+static void dropout_edges(void) {
+    const spl_segment line[] = {
+        {100, 40, 1}
+    };
+    spl_index_map map = {.ndim = 1, .global = {200}, .local = {40}, .segments = {line}, .nsegments = {1}};
+    double draw[40], x[40], y[40];
+    unsigned char mask[40];
+    spl_random_args r = {.dtype = SPL_F64, .key = {{9, 8}}, .b = 1, .map = &map, .out = draw};
+    int good = ref.ops->random(ref.ctx, ref.queue, &r).code == SPL_OK;
+    for (int i = 0; i < 40; i++) x[i] = 1;
+    for (int i = 0; i < 40; i++)
+        for (int step = 0; step < 3; step++) {
+            double p = draw[i] + (step == 1 ? 0x1p-24 : step == 2 ? 0x1p-50 : 0);
+            spl_residual_args a = {.dtype = SPL_F64, .rows = 1, .cols = 40, .x = x, .y = y, .p = p, .key = {{9, 8}}};
+            a.map = &map, a.mask = mask;
+            good &= cpu.ops->residual(cpu.ctx, cpu.queue, &a).code == SPL_OK && mask[i] == (step == 0);
+            good &= fabs(y[i] - (step == 0 ? 1 / (1 - p) : 0)) < 1e-12;
+        }
+    ok(good, "dropout: a draw equal to the probability is kept, one below it is dropped");
+}
+
 /* ---- rope, embedding, loss ---- */
 
 static int rope_case(spl_dtype t, int64_t batch, int64_t seq, int64_t heads, int64_t dim, int half, int layout,
@@ -493,6 +515,7 @@ int main(void) {
     norms();
     activations();
     residuals();
+    dropout_edges();
     ropes();
     embeddings();
     losses();
