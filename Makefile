@@ -45,7 +45,7 @@ quiet = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' '$(1)' '$(2)';,)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib units examples asan test demo deps lint clean install help
+.PHONY: all lib units examples asan test demo deps lint clean install uninstall help
 
 all: $(BUILD)/spl
 
@@ -94,7 +94,7 @@ endef
 $(BUILD)/config.mk: Makefile
 	@$(look_for_packages)
 
-no_config := clean help deps demo test lint asan
+no_config := clean help deps demo test lint asan uninstall
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(no_config),$(MAKECMDGOALS)),all),)
 include $(BUILD)/config.mk
 
@@ -208,12 +208,11 @@ lint:
 	@$(MAKE) --no-print-directory $(jobs) all
 	@$(BUILD)/spl run tests/support/lint.lua --build $(BUILD)
 
-install: all
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include/spl $(DESTDIR)$(PREFIX)/share/spl
-	install -m 755 $(BUILD)/spl $(DESTDIR)$(PREFIX)/bin/spl
-	install -m 644 $(BUILD)/libspl.a $(DESTDIR)$(PREFIX)/lib/libspl.a
-	install -m 644 core/spl.h core/backend.h core/comm.h core/dtype.h core/status.h $(DESTDIR)$(PREFIX)/include/spl
-	cp -R scripts $(DESTDIR)$(PREFIX)/share/spl/
+install: all lib
+	@.ci/install install '$(BUILD)' '$(PREFIX)' '$(DESTDIR)' '$(strip $(LIBS))'
+
+uninstall:
+	@.ci/install uninstall '$(PREFIX)' '$(DESTDIR)'
 
 clean:
 	rm -rf build build-asan build-fuzz
@@ -227,5 +226,5 @@ help:
 	@echo 'make fuzz       the libFuzzer targets in build-fuzz (clang); make fuzz-long SECONDS=1200 runs each for so long'
 	@echo 'make units      the unit test programs in build/tests; make examples: build/examples'
 	@echo 'make deps       installs the packages for building and testing (Debian: root or sudo)'
-	@echo 'make install    under PREFIX (now $(PREFIX)); make clean'
+	@echo 'make install    under PREFIX (now $(PREFIX)), with DESTDIR before it; make uninstall; make clean'
 	@echo 'Variables: CC CFLAGS LDFLAGS MARCH (kernels; now $(MARCH)) BUILD PREFIX V=1 (show commands)'

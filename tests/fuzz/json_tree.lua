@@ -1,9 +1,10 @@
--- json_tree.lua: changes a JSON text as a tree, so that it stays JSON: most bytes changed at random only make a text that
--- the JSON reader refuses, and never reach the parser that is fuzzed.
+-- json_tree.lua: changes a JSON text as a tree, so that it stays JSON: most bytes changed at random only make a text
+-- that the JSON reader refuses, and never reach the parser that is fuzzed.
 local json = require "spl.json"
 local tree = {}
 
-local VALUES = { 0, 1, -1, 2, 1.5, 1e300, 1 << 31, 1 << 53, true, false, json.null, "", "a", "\0", "\xff", "BPE", "Sequence" }
+local VALUES = { 0, 1, -1, 2, 1.5, 1e300, 1 << 31, 1 << 53, true, false, json.null, "", "a", "\0", "\xff",
+    "BPE", "Sequence" }
 local KEYS = { "type", "id", "ids", "model", "vocab", "w", "" }
 
 -- Every place {table, key} of the tree, and all of its values.
