@@ -215,6 +215,7 @@ static int block_input(lua_State *L) {
 
 /* saved:release(), __close: drops every tensor of the table at once */
 static int saved_release(lua_State *L) {
+    if (!lua_istable(L, 1)) lspl_bad_argument(L, "saved:release", "self", "what block:forward saved", 1);
     lua_Unsigned n = lua_rawlen(L, 1);
     for (lua_Unsigned i = 1; i <= n; i++) {
         if (lua_rawgeti(L, 1, (lua_Integer)i) == LUA_TTABLE && lua_getfield(L, -1, "tensor") == LUA_TUSERDATA) {

@@ -101,7 +101,14 @@ static int raise_from_lua(lua_State *L) {
     }
     lua_getfield(L, 1, "message");
     if (lua_type(L, -1) != LUA_TSTRING) return lspl_bad_argument(L, "error", "message", "a string", -1);
-    return lspl_raisef(L, code, "%s", lua_tostring(L, -1));
+    size_t n;
+    const char *text = lua_tolstring(L, -1, &n);
+    spl_status s = {.code = code, .rank = -1};
+    for (size_t i = 0; i < n && i + 1 < sizeof s.message; i++) {
+        s.message[i] = text[i];
+        if (!text[i]) s.message[i] = '?'; /* else it would end there: names in files may hold zero bytes */
+    }
+    return lspl_raise(L, &s);
 }
 
 /* spl.is_error(value): true for an error object of spl. */

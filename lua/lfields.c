@@ -206,6 +206,7 @@ int lspl_field_choice(lua_State *L, int index, const char *function, const char 
 /* ---- lists of sizes: plain tables that print as "[1, 2048, 768]" and are equal when their entries are */
 
 static int sizes_tostring(lua_State *L) {
+    luaL_checktype(L, 1, LUA_TTABLE);
     luaL_Buffer b;
     lua_Unsigned n = lua_rawlen(L, 1);
     luaL_buffinit(L, &b);
@@ -223,6 +224,8 @@ static int sizes_tostring(lua_State *L) {
 }
 
 static int sizes_eq(lua_State *L) {
+    luaL_checktype(L, 1, LUA_TTABLE);
+    luaL_checktype(L, 2, LUA_TTABLE);
     lua_Unsigned n = lua_rawlen(L, 1);
     int same = n == lua_rawlen(L, 2);
     for (lua_Unsigned i = 1; same && i <= n; i++) {

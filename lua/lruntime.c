@@ -261,7 +261,7 @@ static int l_embedded_list(lua_State *L) {
 static int l_nearest(lua_State *L) {
     const char *word = luaL_checkstring(L, 1);
     luaL_checktype(L, 2, LUA_TTABLE);
-    lua_Integer n = luaL_len(L, 2), count = 0;
+    lua_Integer n = (lua_Integer)lua_rawlen(L, 2), count = 0;
     const char **known = lua_newuserdatauv(L, sizeof *known * (size_t)(n + 1), 0);
     for (lua_Integer i = 1; i <= n; i++) {
         if (lua_rawgeti(L, 2, i) == LUA_TSTRING) known[count++] = lua_tostring(L, -1);

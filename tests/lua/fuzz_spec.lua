@@ -20,7 +20,7 @@ local NAMES = lines_of("ls " .. SEEDS)
 
 -- nil, or why there is no fuzzing here: a program is built that needs both sanitizers and libFuzzer.
 local function missing()
-    local source = mpi.temporary("int LLVMFuzzerTestOneInput(const char *b, unsigned long n) { return b && !n; }\n", ".c")
+    local source = mpi.temporary("int LLVMFuzzerTestOneInput(const char *b, long n) { return b && !n; }\n", ".c")
     local r = mpi.command({ "clang", "-fsanitize=fuzzer,address,undefined", source, "-o", source .. ".bin" })
     os.remove(source)
     os.remove(source .. ".bin")
@@ -44,8 +44,8 @@ describe("fuzzing", function()
             mpi.command({ "ln", "-s", lines_of("pwd")[1] .. "/build-fuzz/" .. name, folder .. "/" .. name })
         end
         mpi.command({ "sh", "-c", ("printf '%%s\\n' %s | xargs -P 2 -I{} sh -c 'tests/fuzz/run.sh \"%s\" {} %s -seed=1 "
-            .. "> \"%s/{}.log\" 2>&1; echo status $? >> \"%s/{}.log\"'"):format(table.concat(NAMES, " "), folder, SECONDS,
-            folder, folder) })
+            .. "> \"%s/{}.log\" 2>&1; echo status $? >> \"%s/{}.log\"'"):format(table.concat(NAMES, " "), folder,
+            SECONDS, folder, folder) })
     end)
 
     teardown(function()
