@@ -6,6 +6,7 @@
 /* OpenBLAS has these; another CBLAS may not, and then follows OpenMP's own setting. */
 extern void openblas_set_num_threads(int n) __attribute__((weak));
 extern char *openblas_get_config(void) __attribute__((weak));
+extern char *openblas_get_corename(void) __attribute__((weak));
 
 void splk_blas_threads(const splk_cpu *c) {
 #ifdef _OPENMP
@@ -15,11 +16,15 @@ void splk_blas_threads(const splk_cpu *c) {
     if (openblas_set_num_threads) openblas_set_num_threads(c->nthreads);
 }
 
+/* "cpu: 2 threads, gemm and attention tiles by OpenBLAS 0.3.21 (SkylakeX)": name and version are the first two words.
+ */
 static void describe_into(splk_cpu *c) {
-    char blas[64] = "CBLAS";
-    if (openblas_get_config) snprintf(blas, sizeof blas, "%.*s", (int)sizeof blas - 1, openblas_get_config());
-    snprintf(c->description, sizeof c->description, "cpu: %d thread%s, gemm and attention tiles by %s", c->nthreads,
-             c->nthreads == 1 ? "" : "s", blas);
+    const char *blas = openblas_get_config ? openblas_get_config() : "CBLAS", *end = strchr(blas, ' ');
+    if (end) end = strchr(end + 1, ' ');
+    int length = end ? (int)(end - blas) : (int)strlen(blas);
+    snprintf(c->description, sizeof c->description, "cpu: %d thread%s, gemm and attention tiles by %.*s%s%s%s",
+             c->nthreads, c->nthreads == 1 ? "" : "s", length, blas, openblas_get_corename ? " (" : "",
+             openblas_get_corename ? openblas_get_corename() : "", openblas_get_corename ? ")" : "");
 }
 
 static spl_status cpu_open(int rank, int nthreads, void **ctx) {
