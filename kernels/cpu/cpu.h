@@ -148,8 +148,9 @@ static inline spl_status splk_area(const char *op, int64_t rows, int64_t cols, i
                       op, (long long)rows, (long long)cols);
 }
 
-/* The largest of n numbers, -inf of none; a NaN is never the largest. Compilers may not reorder a maximum of floats, but
- * one of integers vectorises: flipping the lower bits of negative floats makes their bits ordered like the numbers. */
+/* The largest of n numbers, -inf of none; a NaN is never the largest. Compilers may not reorder a maximum of floats,
+ * but one of integers vectorises: flipping the lower bits of negative floats makes their bits ordered like the
+ * numbers. */
 #define SPLK_LARGEST(name, T, bits_t, unsigned_t, shift, lowest)                                                     \
     static inline T name(const T *x, int64_t n) {                                                                    \
         T low = -(T)INFINITY;                                                                                        \
