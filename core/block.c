@@ -130,7 +130,7 @@ static spl_status attend(const pass *p, spl_tensor *x, spl_tensor **out) {
                               .dropout = dropout(p, 0, c->dropout_attention)};
     if (c->causal) spli_mask_causal(&a.mask, p->seq, p->seq);
     else spli_mask_full(&a.mask, p->seq, p->seq);
-    name_next(p, "sdpa_out");
+    name_next(p, "attention"); /* [batch, seq, heads, head_dim]; saved as sdpa_out [batch, heads, seq, head_dim] */
     SPL_GO(spli_attention(qkv[0], qkv[1], qkv[2], &a, &heads_out, p->saved ? &lse : NULL), done);
     if (p->saved) SPL_GO(save_view(p, "sdpa_out", spl_tensor_transpose(heads_out, 1, 2, &view), &view), done);
     save(p, "sdpa_logsumexp", lse);
@@ -153,9 +153,9 @@ static spl_status expand(const pass *p, spl_tensor *x, spl_tensor **out) {
     name_next(p, c->gated ? "mlp_up_out" : "mlp_linear0_out");
     SPL_GO(spl_linear(x, b->param[SPLI_UP_WEIGHT], b->param[SPLI_UP_BIAS], fused, &up), done);
     if (c->gated) {
-        name_next(p, "mlp_linear0_out");
+        name_next(p, "mlp_gate_out");
         SPL_GO(spl_linear(x, b->param[SPLI_GATE_WEIGHT], b->param[SPLI_GATE_BIAS], SPL_ACT_NONE, &gate), done);
-        save(p, "mlp_linear0_out", gate);
+        save(p, "mlp_gate_out", gate);
         save(p, "mlp_up_out", up);
         name_next(p, "mlp_act");
         SPL_GO(spli_activate(gate, NULL, up, c->act, out), done);

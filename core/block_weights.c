@@ -226,6 +226,8 @@ int spl_block_param_count(const spl_block *b) {
 
 const char *spl_block_param_name(const spl_block *b, int i) {
     spli_param p = nth(b, i);
+    if (b->config.gated && p == SPLI_UP_WEIGHT) return "mlp_up_weight"; /* beside a gate it is one of two */
+    if (b->config.gated && p == SPLI_UP_BIAS) return "mlp_up_bias";
     return p == SPLI_PARAM_COUNT ? NULL : param_names[p];
 }
 

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DATA_TAG_BITS = 30, SEQUENCE_BITS = 16, CONTROL_TAG = 1 };
+enum { FIELD_BITS = 10, CONTROL_TAG = 1 };
 
 typedef struct outgoing { /* a control message on its way */
     struct outgoing *next;
@@ -31,11 +31,14 @@ typedef struct mpi_world {
     spli_pairwise engine;
     MPI_Comm data, control;
     int tag_limit, finalize;
+    int broken; /* messages were cut off or given up: MPI cannot be finalized any more (Open MPI 4.1 crashes there) */
     outgoing *out;
     incoming **in; /* [size], made when first listened to */
 } mpi_world;
 
-_Static_assert(sizeof(MPI_Request) <= sizeof(spli_p2p_handle), "a message handle holds an MPI request");
+/* In a message handle: the request, and for a receive the bytes expected. */
+_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a message handle holds an MPI request");
+#define SENT UINT64_MAX
 
 static spl_status check(int rc, const char *call) {
     if (rc == MPI_SUCCESS) return spli_ok();
@@ -50,23 +53,24 @@ static spl_status check(int rc, const char *call) {
 
 static MPI_Request request_of(const spli_p2p_handle *h) {
     MPI_Request r;
-    memcpy(&r, h, sizeof r);
+    memcpy(&r, &h->pointer, sizeof r);
     return r;
 }
 
 static void keep_request(spli_p2p_handle *h, MPI_Request r) {
-    memset(h, 0, sizeof *h);
-    memcpy(h, &r, sizeof r);
+    h->pointer = NULL;
+    memcpy(&h->pointer, &r, sizeof r);
 }
 
 /* ---------------------------------------------------------------- data */
 
-/* 14 bits of group, 16 of sequence. Collectives 65,536 apart share a tag, and so do groups 16,384 apart; then order
- * still tells their messages apart. */
-static int tag_of(const mpi_world *w, const spli_p2p_key *key) {
-    uint64_t tag = key->comm_id;
-    tag = tag << SEQUENCE_BITS | (key->sequence & ((1u << SEQUENCE_BITS) - 1));
-    tag &= ((uint64_t)1 << DATA_TAG_BITS) - 1;
+/* 10 bits each of group, collective, and size. Collectives 1,024 apart share a tag, and so do groups; order tells their
+ * messages apart. The size is there so that ranks whose calls differ wait for each other, and are found out, instead of
+ * receiving what does not fit: Open MPI would spoil memory then. */
+static int tag_of(const mpi_world *w, const spli_p2p_key *key, size_t bytes) {
+    const uint64_t mask = ((uint64_t)1 << FIELD_BITS) - 1;
+    uint64_t size = (uint64_t)bytes * UINT64_C(0x9E3779B97F4A7C15) >> (64 - FIELD_BITS);
+    uint64_t tag = (((key->comm_id & mask) << FIELD_BITS | (key->sequence & mask)) << FIELD_BITS) | size;
     return (int)(tag % ((uint64_t)w->tag_limit + 1));
 }
 
@@ -74,32 +78,49 @@ static spl_status mpi_isend(void *ctx, int peer, const spli_p2p_key *key, const 
                             spli_p2p_handle *h) {
     mpi_world *w = ctx;
     MPI_Request r;
-    TRY_MPI(MPI_Isend(p, (int)bytes, MPI_BYTE, peer, tag_of(w, key), w->data, &r), "MPI_Isend");
+    TRY_MPI(MPI_Isend(p, (int)bytes, MPI_BYTE, peer, tag_of(w, key, bytes), w->data, &r), "MPI_Isend");
     keep_request(h, r);
+    h->number = SENT;
     return spli_ok();
 }
 
 static spl_status mpi_irecv(void *ctx, int peer, const spli_p2p_key *key, void *p, size_t bytes, spli_p2p_handle *h) {
     mpi_world *w = ctx;
     MPI_Request r;
-    TRY_MPI(MPI_Irecv(p, (int)bytes, MPI_BYTE, peer, tag_of(w, key), w->data, &r), "MPI_Irecv");
+    TRY_MPI(MPI_Irecv(p, (int)bytes, MPI_BYTE, peer, tag_of(w, key, bytes), w->data, &r), "MPI_Irecv");
     keep_request(h, r);
+    h->number = bytes;
     return spli_ok();
 }
 
 static spl_status mpi_test(void *ctx, spli_p2p_handle *h, int *done) {
-    (void)ctx;
+    mpi_world *w = ctx;
     MPI_Request r = request_of(h);
-    TRY_MPI(MPI_Test(&r, done, MPI_STATUS_IGNORE), "MPI_Test (a message was cut off, or its rank is gone)");
+    MPI_Status got;
+    int rc = MPI_Test(&r, done, &got), class = rc, bytes = -1;
     keep_request(h, r);
-    return spli_ok();
+    if (rc == MPI_SUCCESS && (!*done || h->number == SENT)) return spli_ok();
+    if (rc == MPI_SUCCESS) {
+        MPI_Get_count(&got, MPI_BYTE, &bytes);
+        if (bytes == (int)h->number) return spli_ok();
+    } else {
+        MPI_Error_class(rc, &class);
+    }
+    w->broken = 1;
+    if (rc != MPI_SUCCESS && class != MPI_ERR_TRUNCATE) return check(rc, "MPI_Test (is a rank gone?)");
+    return spli_error_native(SPL_EDISAGREE, class,
+                             "a rank sent %s than rank %d expects: ranks make different calls, or the same call on "
+                             "tensors of different sizes; run with --check-collectives to see who calls what",
+                             rc == MPI_SUCCESS ? "less" : "more", w->comm.base.rank);
 }
 
 static void mpi_cancel(void *ctx, spli_p2p_handle *h) {
-    (void)ctx;
+    mpi_world *w = ctx;
     MPI_Request r = request_of(h);
     int done = 0;
+    if (r == MPI_REQUEST_NULL) return;
     if (MPI_Test(&r, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done) return;
+    w->broken = 1; /* a send cannot be called back, and the partner may have begun to take it */
     MPI_Cancel(&r);
     MPI_Request_free(&r);
 }
@@ -209,10 +230,12 @@ static void mpi_close(spl_comm *c) {
         spli_pairwise_close_group(c);
         return;
     }
-    end_control(w);
-    MPI_Comm_free(&w->data);
-    MPI_Comm_free(&w->control);
-    if (w->finalize) MPI_Finalize();
+    if (!w->broken) {
+        end_control(w);
+        MPI_Comm_free(&w->data);
+        MPI_Comm_free(&w->control);
+        if (w->finalize) MPI_Finalize();
+    }
     free(w->in);
     free(c->world_ranks);
     free(w);
@@ -262,6 +285,9 @@ spl_status spli_comm_mpi_open(const spl_backend_ops *b, void *ctx, spl_queue *q,
     SPL_GO(check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size"), fail);
     SPL_GO(check(MPI_Comm_dup(MPI_COMM_WORLD, &w->data), "MPI_Comm_dup"), fail);
     SPL_GO(check(MPI_Comm_dup(MPI_COMM_WORLD, &w->control), "MPI_Comm_dup"), fail);
+    /* An error in testing a request is raised on no communicator, which Open MPI takes to be one of its own two. */
+    SPL_GO(check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"), fail);
+    SPL_GO(check(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"), fail);
     SPL_GO(check(MPI_Comm_set_errhandler(w->data, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"), fail);
     SPL_GO(check(MPI_Comm_set_errhandler(w->control, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler"), fail);
     SPL_GO(check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &limit, &found), "MPI_Comm_get_attr"), fail);

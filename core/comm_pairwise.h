@@ -13,7 +13,7 @@ typedef struct spli_p2p_key {
     uint64_t sequence; /* the collective */
 } spli_p2p_key;
 
-typedef union spli_p2p_handle { /* one message under way, as the transport knows it */
+typedef struct spli_p2p_handle { /* one message under way, as the transport knows it: what it wants in either field */
     void *pointer;
     uint64_t number;
 } spli_p2p_handle;

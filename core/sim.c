@@ -144,6 +144,14 @@ static void fiber_main(unsigned high, unsigned low) {
     else to_home(s, &f->context, gone);
 }
 
+/* Apart from the loop over ranks: getcontext returns twice as far as the compiler knows, and would spoil its counter. */
+static void make_context(spl_sim *s, fiber *f, size_t guard) {
+    getcontext(&f->context);
+    f->context.uc_stack = (stack_t){.ss_sp = (char *)f->stack + guard, .ss_size = s->stack_bytes - guard};
+    f->context.uc_link = NULL;
+    makecontext(&f->context, (void (*)(void))fiber_main, 2, (unsigned)((uintptr_t)s >> 32), (unsigned)(uintptr_t)s);
+}
+
 static spl_status make_stacks(spl_sim *s, size_t stack_bytes) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     s->stack_bytes = (stack_bytes + 2 * page - 1) / page * page;
@@ -154,11 +162,7 @@ static spl_status make_stacks(spl_sim *s, size_t stack_bytes) {
             return spli_error(SPL_ENOMEM, "out of memory for the stacks of %d virtual ranks", s->size);
         s->fibers[r].stack = stack;
         mprotect(stack, page, PROT_NONE); /* stacks grow down: an overflow faults instead of spoiling a neighbour */
-        getcontext(&s->fibers[r].context);
-        s->fibers[r].context.uc_stack = (stack_t){.ss_sp = (char *)stack + page, .ss_size = s->stack_bytes - page};
-        s->fibers[r].context.uc_link = NULL;
-        makecontext(&s->fibers[r].context, (void (*)(void))fiber_main, 2, (unsigned)((uintptr_t)s >> 32),
-                    (unsigned)(uintptr_t)s);
+        make_context(s, &s->fibers[r], page);
     }
     return spli_ok();
 }

@@ -55,7 +55,7 @@ spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limi
             return spli_error(
                 SPL_ESTALL,
                 "rank %d waited %.1f s for %s%s%s%s and nothing moved for %.1f s; look for a rank that does "
-                "not make this call, or raise --timeout",
+                "not make this call (--check-collectives shows who calls what), or raise --timeout",
                 rt->rank, now - begin, what, rt->site[0] ? " (" : "", rt->site, rt->site[0] ? ")" : "", now - moved);
         if (watch && now - watched > WATCH_EVERY) {
             SPL_TRY(spli_control_watch(rt, what));

@@ -65,7 +65,7 @@ void lspl_nearest_script(const char *name, char *out, size_t n);
 int lspl_own_path(char *out, size_t n);
 
 /* startup.c: may start the program anew. */
-void lspl_choose_blas_kernels(char **argv);
+void lspl_prepare_libraries(char **argv);
 
 /* launch.c: starts mpirun with this same program. Returns the job's exit code. */
 int lspl_launch(const lspl_options *options);

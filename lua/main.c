@@ -57,7 +57,7 @@ static int run(const lspl_command *command, int argc, char **argv, char **args) 
 }
 
 int main(int argc, char **argv) {
-    lspl_choose_blas_kernels(argv);
+    lspl_prepare_libraries(argv);
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return help(0, NULL);
     if (!strcmp(argv[1], "help")) return help(argc - 2, argv + 2);
     if (!strcmp(argv[1], "version") || !strcmp(argv[1], "--version")) return puts("spl " SPL_VERSION), 0;

@@ -1,7 +1,10 @@
-/* startup.c: OpenBLAS picks its kernels by processor model when it is loaded, and on a model newer than itself it
- * falls back to SSE3: a quarter of the speed. It reads its environment only then, so where that happened the program
- * starts itself anew with the kernels that the instruction set allows. A choice of the user's (OPENBLAS_CORETYPE) is
- * left alone. */
+/* startup.c: two libraries read their environment only when they are loaded, and choose badly without it; so the program
+ * sets it and starts itself anew, once. What the user has set is left alone.
+ *
+ * OpenBLAS picks its kernels by processor model, and on a model newer than itself it falls back to SSE3, a quarter of the
+ * speed: OPENBLAS_CORETYPE names the kernels that the instruction set allows. OpenMP's threads spin for milliseconds when
+ * they have nothing to do, which on a machine with other work, or with more ranks than cores, takes the cores from those
+ * who have: GOMP_SPINCOUNT lets them spin for about as long as a short serial part between two parallel ones, then sleep. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +12,8 @@
 #include "host.h"
 
 #define CHOICE "OPENBLAS_CORETYPE"
+#define SPIN "GOMP_SPINCOUNT"
+#define SPIN_TURNS "3000" /* of about 40 ns */
 
 #if defined(__x86_64__)
 static const char *best_kernels(void) {
@@ -24,17 +29,29 @@ static const char *best_kernels(void) {
 }
 #endif
 
-void lspl_choose_blas_kernels(char **argv) {
+/* 1 when it set something. */
+static int choose_kernels(void) {
     static const char *const fallbacks[] = {"Prescott", "Core2", "Penryn", "Nehalem", "Generic", "Unknown", NULL};
     void *found = dlsym(RTLD_DEFAULT, "openblas_get_corename");
     char *(*corename)(void);
-    if (!found || getenv(CHOICE)) return;
+    if (!found || getenv(CHOICE)) return 0;
     memcpy(&corename, &found, sizeof corename); /* C has no cast from object to function pointers */
     const char *name = corename(), *better = best_kernels();
     for (int i = 0; better && fallbacks[i]; i++) {
         if (strcmp(name, fallbacks[i])) continue;
         setenv(CHOICE, better, 1);
-        execv("/proc/self/exe", argv);
-        return; /* slower, but it runs */
+        return 1;
     }
+    return 0;
+}
+
+static int choose_waiting(void) {
+    if (getenv(SPIN) || getenv("OMP_WAIT_POLICY")) return 0;
+    setenv(SPIN, SPIN_TURNS, 1);
+    return 1;
+}
+
+void lspl_prepare_libraries(char **argv) {
+    int kernels = choose_kernels(), waiting = choose_waiting();
+    if (kernels || waiting) execv("/proc/self/exe", argv); /* returns only when it fails: slower, but it runs */
 }

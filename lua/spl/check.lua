@@ -22,7 +22,8 @@ local WEIGHTS = {
     mha_q_weight = "wq", mha_q_bias = "bq", mha_k_weight = "wk", mha_k_bias = "bk",
     mha_v_weight = "wv", mha_v_bias = "bv",
     mha_linear1_weight = "wo", mha_linear1_bias = "bo",
-    mlp_linear0_weight = "w1", mlp_linear0_bias = "b1", mlp_gate_weight = "wg", mlp_gate_bias = "bg",
+    mlp_linear0_weight = "w1", mlp_linear0_bias = "b1", mlp_up_weight = "w1", mlp_up_bias = "b1",
+    mlp_gate_weight = "wg", mlp_gate_bias = "bg",
     mlp_linear1_weight = "w2", mlp_linear1_bias = "b2",
 }
 
@@ -33,7 +34,8 @@ local SAVED = {
     mha_linear0_out = { "linear0", 2 }, mha_q_out = { "linear0", 2 }, mha_k_out = { "linear0_k", 2 },
     mha_v_out = { "linear0_v", 2 }, sdpa_out = { "sdpa_out", 3 }, sdpa_logsumexp = { "sdpa_lse", 3 },
     mha_linear1_out = { "linear1", 2 }, mha_dropout_mask = { "mask0", 2, mask = true },
-    mlp_linear0_out = { "mlp0", 2 }, mlp_up_out = { "mlp0_up", 2 }, mlp_dropout_mask = { "mask1", 2, mask = true },
+    mlp_linear0_out = { "mlp0", 2 }, mlp_gate_out = { "mlp0", 2 }, mlp_up_out = { "mlp0_up", 2 },
+    mlp_dropout_mask = { "mask1", 2, mask = true },
     out = { "out", 2 },
 }
 

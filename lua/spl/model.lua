@@ -54,7 +54,7 @@ local function block_names(c)
         { "mha_v_weight", "self_attn.v_proj.weight", true }, { "mha_v_bias", "self_attn.v_proj.bias", q },
         { "mha_linear1_weight", "self_attn.o_proj.weight", true }, { "mha_linear1_bias", "self_attn.o_proj.bias", o },
         { "mlp_gate_weight", "mlp.gate_proj.weight", true }, { "mlp_gate_bias", "mlp.gate_proj.bias", m },
-        { "mlp_linear0_weight", "mlp.up_proj.weight", true }, { "mlp_linear0_bias", "mlp.up_proj.bias", m },
+        { "mlp_up_weight", "mlp.up_proj.weight", true }, { "mlp_up_bias", "mlp.up_proj.bias", m },
         { "mlp_linear1_weight", "mlp.down_proj.weight", true }, { "mlp_linear1_bias", "mlp.down_proj.bias", m },
     }
 end

@@ -113,7 +113,7 @@ describe("the weights of a block", function()
             local names = {}
             for i, p in ipairs(blk:params()) do names[i] = p.name end
             assert.same({ "ln0_gamma", "mha_q_weight", "mha_k_weight", "mha_v_weight", "mha_linear1_weight",
-                "ln1_gamma", "mlp_gate_weight", "mlp_linear0_weight", "mlp_linear1_weight" }, names)
+                "ln1_gamma", "mlp_gate_weight", "mlp_up_weight", "mlp_linear1_weight" }, names)
             assert.same({ 12, 24 }, blk:param("mha_k_weight").shape)
             refused("did you mean 'mha_k_weight'", "argument", blk.param, blk, "mha_k_wieght")
         end)
