@@ -104,9 +104,9 @@ local STRINGS = { "", "a", "f32", "f64", "bf16", "i64", "bool", "tp=*", "tp=*:te
     "2048", "1e5", "nil" }
 local KEYS = { "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "eps", "causal", "seed", "dtype", "batch",
     "seq", "shape", "layout", "mesh", "act", "gated", "dropout", "rounds", "warmup", "flops", "quiet", "name", "code",
-    "message", "axes", "size", "model", "type", "vocab", "merges", "pattern", "single", "weight_map", "default", "choices", "min",
-    "max", "required", "axis", "into", "root", "op", "tp", "x", "q", "k", "v", "keep", "save", "step", "from", "to",
-    "__index", "__len", "special", "mask", "scale", "ranks", "of" }
+    "message", "axes", "size", "model", "type", "vocab", "merges", "pattern", "single", "weight_map", "default",
+    "choices", "min", "max", "required", "axis", "into", "root", "op", "tp", "x", "q", "k", "v", "keep", "save",
+    "step", "from", "to", "__index", "__len", "special", "mask", "scale", "ranks", "of" }
 
 local pool, recent = {}, {}
 local value -- the generator, below
@@ -128,7 +128,8 @@ local function some_table(depth)
     else
         local odd = value(depth + 1)
         setmetatable(t, { __index = function() return type(odd) == "string" and odd .. os.clock() or odd end,
-            __len = function() return odd end, __tostring = function() return odd end, __name = "odd", __eq = function() error "__eq" end })
+            __len = function() return odd end, __tostring = function() return odd end, __name = "odd",
+            __eq = function() error "__eq" end })
     end
     return t
 end
@@ -175,7 +176,8 @@ end
 
 local header = '{"w":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},' ..
     '"e":{"dtype":"I32","shape":[0],"data_offsets":[8,8]}}'
-local weights = assert(io.open("one.safetensors", "wb"))
+local weights_path = ("one%d.safetensors"):format(spl.rank())
+local weights = assert(io.open(weights_path, "wb"))
 weights:write(("<i8"):pack(#header), header, ("\0"):rep(8))
 weights:close()
 
@@ -197,7 +199,7 @@ local function fill_pool()
     both(function() return spl.block { hidden = 8, heads = 2, ffn = 8, seed = 3 } end)
     both(function() return spl.block { hidden = 8, heads = 2, seed = 3 }:schedule(mesh) end)
     both(function() return spl.regex.compile("\\p{L}+") end)
-    both(function() return spl.safetensors.require("one.safetensors") end)
+    both(function() return spl.safetensors.require(weights_path) end)
     pool[#pool + 1] = spl.layout("tp=shard(1)", mesh, { 8, 2 })
     pool[#pool + 1] = select(2, pcall(spl.error, { message = "a thing to pass around" }))
     pool[#pool + 1] = coroutine.create(function() end)

@@ -81,10 +81,15 @@ static void fail(lua_State *L) {
     abort();
 }
 
+static void close_state(void) {
+    if (state) lua_close(state); /* finalizers remove files that the script made */
+    state = NULL;
+}
+
 static void fresh_state(void) {
-    if (state) {
-        lua_close(state);
-        state = NULL;
+    if (!state) atexit(close_state);
+    else {
+        close_state();
         fuzz_require(!__lsan_do_recoverable_leak_check(), "nothing left behind by a state that was closed");
     }
     state = luaL_newstate();

@@ -4,6 +4,8 @@ local mpi = require "mpi"
 local spl = require "spl"
 
 local SEED = "20241117"
+-- Absurd sizes fail at once; with few threads, since each takes address space of its own.
+local LIMITS = "export OMP_NUM_THREADS=2 OPENBLAS_NUM_THREADS=2; ulimit -v 6000000;"
 
 local function lines_of(command)
     local pipe = assert(io.popen(command))
@@ -24,10 +26,10 @@ local function exists(path)
 end
 
 -- In a folder of its own, since a file name may be among the arguments.
-local function fuzz(program, rounds, before, env)
+local function fuzz(program, rounds, before, env, flags)
     local folder, here = lines_of("mktemp -d")[1], lines_of("pwd")[1]
-    local line = ("cd '%s' && %s exec '%s' run '%s/tests/fuzz/api.lua' --rounds %d --seed %s"):format(folder, before,
-        program, here, rounds, SEED)
+    local line = ("cd '%s' && %s exec '%s' run %s '%s/tests/fuzz/api.lua' --rounds %d --seed %s"):format(folder,
+        before, program, flags or "", here, rounds, SEED)
     local r = mpi.command({ "sh", "-c", line }, { env = env, limit = 60 })
     mpi.command({ "rm", "-rf", folder })
     local report = r.out:gsub("plain [^\n]*\n", "") .. r.err
@@ -40,7 +42,11 @@ end
 
 describe("the Lua API", function()
     it("answers wrong arguments with errors only", function()
-        fuzz(spl.executable(), 80, "ulimit -v 6000000;") -- so that absurd sizes fail at once
+        fuzz(spl.executable(), 80, LIMITS)
+    end)
+
+    it("answers wrong arguments with errors only on 2 ranks, and both end", function()
+        fuzz(spl.executable(), 20, LIMITS, nil, "-n 2 --check-collectives --timeout 20")
     end)
 
     it("answers wrong arguments with errors only, under the sanitizers", function()
