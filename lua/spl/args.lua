@@ -278,6 +278,14 @@ function args.args(declaration, list)
     if type(declaration) ~= "table" then
         core.error { code = "argument", message = "args: a table of options is needed, got " .. type(declaration) }
     end
+    for i, word in ipairs(type(list) == "table" and list or {}) do
+        if type(word) ~= "string" then
+            core.error { code = "argument", message = ("args: word %d of the list is a %s"):format(i, type(word)) }
+        end
+    end
+    if list ~= nil and type(list) ~= "table" then
+        core.error { code = "argument", message = "args: a list of words is needed, got " .. type(list) }
+    end
     local declared, by_flag, known, result = {}, {}, {}, {}
     for name, value in pairs(declaration) do
         if name ~= 1 then

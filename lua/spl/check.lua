@@ -5,6 +5,7 @@
 -- reference for its own subset of the rows judged and compares those; sums of squares and counts of wrong elements
 -- are agreed. All rows are judged while the reference is quick; above that a sample: the first and last row of every
 -- rank's part, and rows spread evenly.
+local core = require "spl.core"
 local spl = require "spl"
 
 local check = {}
@@ -145,9 +146,14 @@ end
 ---Errors: code "unsupported" where the backend is a reference or computes nothing; "argument" for options.
 function check.block(blk, x, o)
     o = o or {}
+    if type(o) ~= "table" then
+        refuse("argument", "a table of options is needed, got %s", type(o))
+    end
     for key in pairs(o) do
         if key ~= "rows" and key ~= "step" then
-            refuse("argument", "unknown option '%s'; known: rows, step", tostring(key))
+            local near = spl.nearest(tostring(key), { "rows", "step" })
+            refuse("argument", "unknown option '%s'; %s", tostring(key), near and ("did you mean '%s'?"):format(near)
+                or "known: rows, step")
         end
     end
     local wanted, step = o.rows, o.step or 0
@@ -176,7 +182,7 @@ function check.block(blk, x, o)
         end
     end
     for _, t in pairs(truth) do t:release() end
-    return result
+    return core.record(result)
 end
 
 check.check = check.block

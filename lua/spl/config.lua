@@ -169,6 +169,9 @@ end
 ---@param dir string
 ---@return spl.config?  nil, message, code where the file cannot be read
 function config.load(dir)
+    if type(dir) ~= "string" then
+        spl.error{ message = "config.load: the directory of a model is needed, got " .. type(dir) }
+    end
     local path = dir .. "/config.json"
     local fields, message, code = json.read(path)
     if fields == nil then return nil, message, code end

@@ -7,12 +7,21 @@ local json = {}
 --- What `null` decodes to (and encodes from); a Lua nil cannot stand in a table.
 json.null = cjson.null
 
+local function fail(code, message)
+    require "spl".error{ code = code, message = message }
+end
+
+local function needed(what, value, kind)
+    if type(value) ~= kind then fail("argument", ("%s: a %s is needed, got %s"):format(what, kind, type(value))) end
+end
+
 local array_mark, object_mark = {}, {}
 
 --- [local] Marks a table to be written as a list, also when it is empty.
 ---@param t? table
 ---@return table t
 function json.array(t)
+    if t ~= nil then needed("json.array", t, "table") end
     return setmetatable(t or {}, array_mark)
 end
 
@@ -20,11 +29,8 @@ end
 ---@param t? table
 ---@return table t
 function json.object(t)
+    if t ~= nil then needed("json.object", t, "table") end
     return setmetatable(t or {}, object_mark)
-end
-
-local function fail(code, message)
-    require "spl".error{ code = code, message = message }
 end
 
 -- lua-cjson reads every number as a float; whole ones that a float holds exactly become integers.
@@ -46,6 +52,7 @@ end
 ---@param what? string  named in the error, e.g. a path
 ---@return any value
 function json.decode(text, what)
+    needed("json.decode", text, "string")
     local good, value = pcall(cjson.decode, text)
     if not good then
         fail("format", ("%s: not valid JSON: %s"):format(what or "json.decode", tostring(value)))
@@ -57,6 +64,7 @@ end
 ---@param path string
 ---@return any value  nil, message, code where the file cannot be read
 function json.read(path)
+    needed("json.read", path, "string")
     local file, problem = io.open(path, "rb")
     if not file then return nil, "cannot open " .. problem, "io" end
     local text, read_problem = file:read("a")

@@ -187,6 +187,9 @@ end
 ---@param bos? integer
 ---@return spl.tokenizer?  nil, message, code where DIR/tokenizer.json cannot be read
 function tokenizer.of_model(dir, bos)
+    if type(dir) ~= "string" then
+        spl.error{ message = "tokenizer.of_model: the directory of a model is needed, got " .. type(dir) }
+    end
     local self, message, code = tokenizer.load(dir .. "/tokenizer.json")
     if not self then return nil, message, code end
     local settings = json.read(dir .. "/tokenizer_config.json")

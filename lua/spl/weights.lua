@@ -38,6 +38,9 @@ end
 ---@param dir string
 ---@return spl.weights
 function weights.open(dir)
+    if type(dir) ~= "string" then
+        fail("argument", "weights.open: the directory of a model is needed, got %s", type(dir))
+    end
     local self = setmetatable({ dir = dir, files = {}, loaded = {} }, weights)
     local single, index = dir .. "/model.safetensors", dir .. "/model.safetensors.index.json"
     if exists(single) then
