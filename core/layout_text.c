@@ -8,17 +8,16 @@
 
 static const char *const scheme_names[] = {"contiguous", "zigzag", "striped"};
 
-/* Takes one word of [A-Za-z0-9_] from *s (spaces skipped before and after). */
+/* Takes one word of [A-Za-z0-9_] from *s (spaces skipped before and after); 0: there is none, or it is too long. */
 static int take_word(const char **s, char *word, size_t n) {
-    size_t k = 0;
+    size_t k = 0, length = 0;
     while (isspace((unsigned char)**s)) ++*s;
-    while (isalnum((unsigned char)**s) || **s == '_') {
+    for (; isalnum((unsigned char)**s) || **s == '_'; length++, ++*s) {
         if (k + 1 < n) word[k++] = **s;
-        ++*s;
     }
     word[k] = 0;
     while (isspace((unsigned char)**s)) ++*s;
-    return k > 0;
+    return k > 0 && k == length;
 }
 
 static int take_char(const char **s, char c) {
@@ -62,7 +61,7 @@ static spl_status parse_shard(const char *text, const char **s, spl_placement *p
         else if (!strcmp(word, "cover")) p->cover = value;
         else if (!strcmp(word, "nest")) p->nest = (int)value;
         else return bad(text, at);
-        if (value < 1 && strcmp(word, "nest")) return bad(text, at);
+        if (strcmp(word, "nest") ? value < 1 : value > INT32_MAX) return bad(text, at);
     }
     at = *s;
     return take_char(s, ')') ? spli_ok() : bad(text, at);
