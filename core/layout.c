@@ -124,12 +124,18 @@ static void coarsen(const spli_segments *fine, int64_t cover, int64_t units, spl
         out->failed = 1;
         return;
     }
-    for (int i = 0; i < fine->n; i++)
-        for (int64_t j = 0; j < fine->at[i].length; j++) {
-            int64_t u = (fine->at[i].start + j * fine->at[i].stride) / cover;
+    for (int i = 0; i < fine->n; i++) {
+        spl_segment s = fine->at[i];
+        if (s.stride <= cover && s.length > 0) { /* no unit is stepped over, however many fine ones there are */
+            int64_t first = s.start / cover, last = (s.start + (s.length - 1) * s.stride) / cover;
+            s = (spl_segment){first * cover, last - first + 1, cover};
+        }
+        for (int64_t j = 0; j < s.length; j++) {
+            int64_t u = (s.start + j * s.stride) / cover;
             if (!seen[u]) append(out, (spl_segment){u, 1, 1}, 0);
             seen[u] = 1;
         }
+    }
     free(seen);
 }
 
@@ -343,6 +349,10 @@ spl_status spl_layout_check(const spl_layout *l) {
             return spli_error(SPL_EARG,
                               "axis '%s' shards dimension %d of size %lld in units of %lld, which do not divide it",
                               l->axis_name[a], p->dim + 1, (long long)l->shape[p->dim], (long long)spli_unit(p));
+        int64_t fine;
+        if (__builtin_mul_overflow(l->shape[p->dim] / spli_unit(p), spli_cover(p), &fine))
+            return spli_error(SPL_EARG, "axis '%s': a cover of %lld on dimension %d is more than can be counted",
+                              l->axis_name[a], (long long)spli_cover(p), p->dim + 1);
         for (int b = 0; b < a; b++) {
             const spl_placement *o = &l->axes[b];
             if (o->place == SPL_SHARD && o->dim == p->dim &&
