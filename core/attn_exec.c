@@ -133,6 +133,7 @@ static spl_status forward(const spli_call *c) {
     for (int i = 0; i < plan.nsteps; i++) {
         const spli_attn_step *step = &plan.steps[i];
         spl_attn_args a = {.dtype = q->dtype,
+                           .out_dtype = out->dtype,
                            .batch = q->local[0],
                            .heads = q->local[2],
                            .kv_heads = k->local[2],

@@ -55,6 +55,10 @@ typedef struct spl_box_args {
     int add; /* 0 copy, 1 dst += src (float and integer dtypes) */
 } spl_box_args;
 
+/* bf16 and f16 are how numbers are stored: a kernel of such a dtype computes in f32 (sums too) and rounds its result
+ * once, to nearest even. Where a tensor of such a call may also be f32, its own dtype field says so; these fields are
+ * read only where `dtype` is bf16 or f16, and then must be `dtype` or SPL_F32. */
+
 typedef enum spl_activation { SPL_ACT_NONE, SPL_ACT_GELU_TANH, SPL_ACT_GELU_ERF, SPL_ACT_SILU } spl_activation;
 
 /* C[m,n] = alpha * op(A)[m,k] . op(B)[k,n] + beta * C, row-major with leading dimensions; then, where given,
@@ -75,9 +79,10 @@ typedef enum spl_norm_kind { SPL_NORM_LAYER, SPL_NORM_RMS } spl_norm_kind;
 
 /* y = (x - mean) * rstd * gamma + beta over each row of `cols`; LayerNorm with biased variance (Ba et al. 2016);
  * RMSNorm (Zhang & Sennrich 2019) has no mean: rstd = 1 / sqrt(mean(x^2) + eps). Statistics are f32 (f64 when dtype is
- * f64). */
+ * f64). y may alias x where both have one dtype. */
 typedef struct spl_norm_args {
     spl_dtype dtype;
+    spl_dtype x_dtype; /* bf16 and f16: of x */
     spl_norm_kind kind;
     int64_t rows, cols;
     const void *x;           /* [rows, cols] */
@@ -98,10 +103,11 @@ typedef struct spl_act_args {
     void *y;          /* [rows, cols] */
 } spl_act_args;
 
-/* y = residual + dropout(x + bias); map describes [batch, seq, hidden] (or any shape) of x. y may alias x or residual.
- */
+/* y = residual + dropout(x + bias); map describes [batch, seq, hidden] (or any shape) of x. y may alias x or residual
+ * of its dtype. */
 typedef struct spl_residual_args {
-    spl_dtype dtype;
+    spl_dtype dtype;                   /* of x and bias */
+    spl_dtype residual_dtype, y_dtype; /* bf16 and f16: of residual and y */
     int64_t rows, cols;   /* rows * cols == number of local elements; cols == map->local[ndim-1] */
     const void *x;        /* [rows, cols] */
     const void *bias;     /* [cols] or NULL */
@@ -166,7 +172,8 @@ typedef struct spl_attn_piece {
  * Dropout acts on the probabilities, after lse: element (b, h, q, k), global indices, has the flat index
  * ((b * heads_global + h) * seq_q_global + q) * seq_k_global + k. */
 typedef struct spl_attn_args {
-    spl_dtype dtype;
+    spl_dtype dtype;     /* of q, k and v */
+    spl_dtype out_dtype; /* bf16 and f16: of out; f32 where more is to be merged, so that it is rounded once */
     int64_t batch, heads, kv_heads, sq, sk, head_dim;
     const void *q, *k, *v;
     void *out;

@@ -4,6 +4,9 @@
  * dropout)--+-- y
  *     \________________________________________________________/ \___________________________________________________/
  *
+ * With bf16 or f16 weights all that linears and collectives take and give is of that dtype, and the residual is f32 until
+ * the block's output.
+ *
  * The definition says the mathematics once. How ranks share it is in the layouts that the schedule gives to four kinds
  * of tensor (block_schedule.c); between ops that need different layouts stands a redistribution, and it does nothing
  * where they are the same. Nothing here asks which role an axis has. */
@@ -181,13 +184,14 @@ typedef struct half {
     const char *out_name, *mask_name, *y_name;
     int save_out;
     int dropout;
+    int wide; /* y is the residual on its way, f32 at least; else the output of the block, of its dtype */
 } half;
 
 static const half halves[2] = {
     {{"ln0_out", "ln0_mean", "ln0_rstd"}, SPLI_LN0_GAMMA, SPLI_LN0_BETA, SPLI_OUT_WEIGHT, SPLI_OUT_BIAS, attend,
-     "mha_linear1_out", "mha_dropout_mask", "mha_out", 1, 1},
+     "mha_linear1_out", "mha_dropout_mask", "mha_out", 1, 1, 1},
     {{"ln1_out", "ln1_mean", "ln1_rstd"}, SPLI_LN1_GAMMA, SPLI_LN1_BETA, SPLI_DOWN_WEIGHT, SPLI_DOWN_BIAS, expand,
-     "mlp_linear1_out", "mlp_dropout_mask", "out", 0, 2},
+     "mlp_linear1_out", "mlp_dropout_mask", "out", 0, 2, 0},
 };
 
 /* norm, to whole sequences, inner, row linear, back to the residual's layout, + bias, dropout, residual. */
@@ -205,7 +209,7 @@ static spl_status run_half(const pass *p, const half *h, spl_tensor *x, spl_tens
     SPL_GO(move(p, h->out_name, &p->residual, &t), done);
     if (h->save_out) save(p, h->out_name, t);
     name_next(p, h->y_name);
-    SPL_GO(spli_residual(t, b->param[h->bias], x, dropout(p, h->dropout, b->config.dropout_hidden), y,
+    SPL_GO(spli_residual(t, b->param[h->bias], x, dropout(p, h->dropout, b->config.dropout_hidden), h->wide, y,
                          p->saved ? &mask : NULL),
            done);
     save(p, h->mask_name, mask);
@@ -228,7 +232,8 @@ spl_status spl_block_forward(spl_block *b, spl_tensor *x, uint64_t step, spl_ten
             SPL_EARG,
             "forward: x was made on another mesh than the block's; make it with block:input{} or on the block's mesh");
     SPL_TRY(spli_need_ndim("forward", x, "x", 3));
-    SPL_TRY(spli_need_dtype("forward", x, "x", b->config.dtype));
+    if (!(spli_is_half(b->config.dtype) && x->dtype == SPL_F32)) /* the residual is f32 inside, so x may be */
+        SPL_TRY(spli_need_dtype("forward", x, "x", b->config.dtype));
     if (x->shape[2] != b->config.hidden)
         return spli_error(SPL_EARG, "forward: x has hidden size %lld, the block has %lld", (long long)x->shape[2],
                           (long long)b->config.hidden);

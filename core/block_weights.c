@@ -137,8 +137,8 @@ static spl_status complete(spl_block_config *c) {
     if (c->eps == 0) c->eps = 1e-5;
     if (!(c->eps > 0) || isinf(c->eps))
         return spli_error(SPL_EUSAGE, "block: eps is %g; a small positive number is needed", c->eps);
-    if (c->dtype != SPL_F32 && c->dtype != SPL_F64)
-        return spli_error(SPL_EUSAGE, "block: dtype %s cannot be computed in; use f32 or f64",
+    if (!spl_dtype_is_float(c->dtype))
+        return spli_error(SPL_EUSAGE, "block: dtype %s cannot be computed in; use f32, f64, bf16 or f16",
                           spl_dtype_name(c->dtype));
     SPL_TRY(probability("dropout_attention", c->dropout_attention));
     SPL_TRY(probability("dropout_hidden", c->dropout_hidden));

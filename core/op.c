@@ -51,6 +51,8 @@ int spli_same_on_axis(const spl_layout *a, const spl_layout *b, int axis) {
                                      spli_cover(p) == spli_cover(q));
 }
 
+int spli_is_half(spl_dtype t) { return t == SPL_BF16 || t == SPL_F16; }
+
 spl_status spli_need_float(const char *op, const spl_tensor *t, const char *name) {
     if (spl_dtype_is_float(t->dtype)) return spli_ok();
     return spli_error(SPL_EARG, "%s: %s has dtype %s; a float is needed, cast it to f32 or f64", op, name,

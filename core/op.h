@@ -42,6 +42,7 @@ spl_status spli_rule_error(const char *op, const spl_layout *l, int axis, const 
 const char *spli_place_text(const spl_layout *l, int axis, char *buffer, size_t n);
 int spli_same_on_axis(const spl_layout *a, const spl_layout *b,
                       int axis); /* same placement (dims compared as they are) */
+int spli_is_half(spl_dtype t); /* bf16 or f16 */
 spl_status spli_need_float(const char *op, const spl_tensor *t, const char *name);
 spl_status spli_need_dtype(const char *op, const spl_tensor *t, const char *name, spl_dtype dtype);
 spl_status spli_need_ndim(const char *op, const spl_tensor *t, const char *name, int ndim);
@@ -57,9 +58,10 @@ typedef struct spli_dropout { /* p == 0: none */
 
 /* y = act(x + bias) [* up] */
 spl_status spli_activate(spl_tensor *x, spl_tensor *bias, spl_tensor *up, spl_activation act, spl_tensor **y);
-/* y = residual + dropout(x + bias); mask bool, NULL when not wanted */
-spl_status spli_residual(spl_tensor *x, spl_tensor *bias, spl_tensor *residual, spli_dropout dropout, spl_tensor **y,
-                         spl_tensor **mask);
+/* y = residual + dropout(x + bias); mask bool, NULL when not wanted. Where x is bf16 or f16, the residual may be f32, and
+ * with `wide` y is f32: between the halves of a block the residual is not rounded. */
+spl_status spli_residual(spl_tensor *x, spl_tensor *bias, spl_tensor *residual, spli_dropout dropout, int wide,
+                         spl_tensor **y, spl_tensor **mask);
 /* x [batch, seq, heads, head_dim], half pairing */
 spl_status spli_rope(spl_tensor *x, double theta, spl_tensor **y);
 

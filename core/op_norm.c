@@ -1,5 +1,5 @@
 /* op_norm.c: LayerNorm and RMSNorm over the last dimension: x [..., n], gamma [n], beta [n]; y like x, mean and rstd
- * [...].
+ * [...]. x may be f32 where gamma and beta are bf16 or f16: y is then as they are.
  *
  * Per axis: x replicate or sharded in a leading dimension; gamma and beta replicate; y, mean and rstd as x.
  * Cotangents: d x as d y; d gamma and d beta partial where x is sharded. A partial x is refused: a norm is not linear.
@@ -12,16 +12,23 @@ typedef struct norm_attrs {
     double eps;
 } norm_attrs;
 
+/* What gamma, beta and y are of. */
+static spl_dtype dtype_of(const spli_call *c) {
+    const spl_tensor *p = c->in[1] ? c->in[1] : c->in[2];
+    return p && spli_is_half(p->dtype) && c->in[0]->dtype == SPL_F32 ? p->dtype : c->in[0]->dtype;
+}
+
 static spl_status layouts(const spli_call *c, spli_out_spec *out) {
     const spl_tensor *x = c->in[0];
     int last = x->ndim - 1;
+    spl_dtype dtype = dtype_of(c);
     SPL_TRY(spli_need_float("norm", x, "x"));
     if (x->ndim < 1) return spli_error(SPL_EARG, "norm: x has no dimension to normalise over");
     for (int i = 1; i < 3; i++) {
         const spl_tensor *p = c->in[i];
         const char *name = i == 1 ? "gamma" : "beta";
         if (!p) continue;
-        SPL_TRY(spli_need_dtype("norm", p, name, x->dtype));
+        SPL_TRY(spli_need_dtype("norm", p, name, dtype));
         SPL_TRY(spli_need_ndim("norm", p, name, 1));
         if (p->shape[0] != x->shape[last])
             return spli_error(SPL_EARG, "norm: %s has %lld elements, but the last dimension of x has %lld", name,
@@ -45,7 +52,7 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
         *l = x->layout;
         l->ndim = i == 0 ? x->ndim : last;
         memcpy(l->shape, x->shape, sizeof l->shape);
-        out[i].dtype = i == 0 ? x->dtype : x->dtype == SPL_F64 ? SPL_F64 : SPL_F32;
+        out[i].dtype = i == 0 ? dtype : dtype == SPL_F64 ? SPL_F64 : SPL_F32;
         for (int a = 0; x->mesh && a < l->naxes; a++)
             if (i > 0 && l->axes[a].place == SPL_SHARD && l->axes[a].dim == last)
                 l->axes[a] = (spl_placement){0}; /* of one rank */
@@ -70,7 +77,8 @@ static spl_status forward(const spli_call *c) {
     SPL_GO(spli_dense(c->in[0], &x), done);
     SPL_GO(spli_dense(c->in[1], &gamma), done);
     SPL_GO(spli_dense(c->in[2], &beta), done);
-    spl_norm_args n = {.dtype = x->dtype,
+    spl_norm_args n = {.dtype = c->out[0]->dtype,
+                       .x_dtype = x->dtype,
                        .kind = attrs->kind,
                        .rows = 1,
                        .cols = x->local[x->ndim - 1],

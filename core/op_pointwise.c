@@ -11,10 +11,12 @@
 typedef struct pointwise_attrs {
     spl_activation act;
     spli_dropout dropout;
+    int wide;
 } pointwise_attrs;
 
-/* in[0] is x, in[1] the bias or NULL, in[2] another tensor like x or NULL. */
-static spl_status rule(const char *name, const spli_call *c, int linear, spli_out_spec *out) {
+/* in[0] is x, in[1] the bias or NULL, in[2] another tensor like x or NULL. `mixed`: that one may be f32 where x is bf16
+ * or f16. */
+static spl_status rule(const char *name, const spli_call *c, int linear, int mixed, spli_out_spec *out) {
     const spl_tensor *x = c->in[0], *bias = c->in[1], *other = c->in[2];
     int last = x->ndim - 1;
     SPL_TRY(spli_need_float(name, x, "x"));
@@ -26,7 +28,8 @@ static spl_status rule(const char *name, const spli_call *c, int linear, spli_ou
                               name, (long long)bias->shape[0]);
     }
     if (other) {
-        SPL_TRY(spli_need_dtype(name, other, "the second tensor", x->dtype));
+        if (!(mixed && spli_is_half(x->dtype) && other->dtype == SPL_F32))
+            SPL_TRY(spli_need_dtype(name, other, "the second tensor", x->dtype));
         int same = other->ndim == x->ndim;
         for (int d = 0; same && d < x->ndim; d++) same = other->shape[d] == x->shape[d];
         if (!same) return spli_error(SPL_EARG, "%s: the two tensors differ in shape; they must be equal", name);
@@ -90,7 +93,7 @@ static const void *data_or_null(const spl_tensor *t) { return t ? spli_tensor_da
 
 /* ---- activation ---- */
 
-static spl_status act_layouts(const spli_call *c, spli_out_spec *out) { return rule("activation", c, 0, out); }
+static spl_status act_layouts(const spli_call *c, spli_out_spec *out) { return rule("activation", c, 0, 0, out); }
 
 static spl_status act_forward(const spli_call *c) {
     const pointwise_attrs *attrs = c->attrs;
@@ -122,7 +125,12 @@ spl_status spli_activate(spl_tensor *x, spl_tensor *bias, spl_tensor *up, spl_ac
 /* ---- bias + dropout + residual: one pass over memory; the mask is a function of global indices, so any split gives
  * the same ---- */
 
-static spl_status residual_layouts(const spli_call *c, spli_out_spec *out) { return rule("residual", c, 0, out); }
+static spl_status residual_layouts(const spli_call *c, spli_out_spec *out) {
+    const pointwise_attrs *attrs = c->attrs;
+    SPL_TRY(rule("residual", c, 0, 1, out));
+    if (attrs->wide && spli_is_half(out[0].dtype)) out[0].dtype = SPL_F32;
+    return spli_ok();
+}
 
 static spl_status residual_forward(const spli_call *c) {
     const pointwise_attrs *attrs = c->attrs;
@@ -132,6 +140,8 @@ static spl_status residual_forward(const spli_call *c) {
     SPL_GO(dense_inputs(c, 3, t), done);
     SPL_GO(spli_index_map_of(c->in[0], &map), done);
     spl_residual_args a = {.dtype = t[0]->dtype,
+                           .residual_dtype = t[2] ? t[2]->dtype : t[0]->dtype,
+                           .y_dtype = c->out[0]->dtype,
                            .x = spli_tensor_data(t[0]),
                            .bias = data_or_null(t[1]),
                            .residual = data_or_null(t[2]),
@@ -156,9 +166,9 @@ const spli_op spli_op_residual = {.name = "residual",
                                   .cotangents = cotangents,
                                   .forward = residual_forward};
 
-spl_status spli_residual(spl_tensor *x, spl_tensor *bias, spl_tensor *residual, spli_dropout dropout, spl_tensor **y,
-                         spl_tensor **mask) {
-    pointwise_attrs attrs = {.dropout = dropout};
+spl_status spli_residual(spl_tensor *x, spl_tensor *bias, spl_tensor *residual, spli_dropout dropout, int wide,
+                         spl_tensor **y, spl_tensor **mask) {
+    pointwise_attrs attrs = {.dropout = dropout, .wide = wide};
     spl_tensor *in[] = {x, bias, residual}, *out[2] = {NULL, NULL};
     SPL_TRY(spli_op_run(&spli_op_residual, &attrs, in, mask ? 3u : 1u, out));
     *y = out[0];
@@ -168,7 +178,7 @@ spl_status spli_residual(spl_tensor *x, spl_tensor *bias, spl_tensor *residual, 
 
 /* ---- sum ---- */
 
-static spl_status add_layouts(const spli_call *c, spli_out_spec *out) { return rule("add", c, 1, out); }
+static spl_status add_layouts(const spli_call *c, spli_out_spec *out) { return rule("add", c, 1, 0, out); }
 
 static spl_status add_forward(const spli_call *c) {
     spl_tensor *t[3];

@@ -12,7 +12,8 @@ local o = spl.args{
     prompt = { type = "string", default = "", help = "the beginning of the text; may be empty" },
     tokens = { default = 64, help = "how many tokens to add at most" },
     mesh = { default = "tp=*:sequence", help = "how the model is spread over the ranks" },
-    dtype = { default = "f32", choices = { "f32", "f64" }, help = "what is computed in" },
+    dtype = { default = "f32", choices = { "f32", "f64", "bf16", "f16" },
+              help = "of weights and activations; bf16 and f16 are computed in f32" },
 }
 
 local function fail(code, format, ...)

@@ -11,7 +11,8 @@ local o = spl.args{
               help = "directory with config.json, model.safetensors (or its shards and index), tokenizer.json" },
     text = { type = "string", required = true, metavar = "FILE", help = "the text; its bytes are scored as they are" },
     mesh = { default = "tp=*:sequence", help = "how the model is spread over the ranks" },
-    dtype = { default = "f32", choices = { "f32", "f64" }, help = "what is computed in" },
+    dtype = { default = "f32", choices = { "f32", "f64", "bf16", "f16" },
+              help = "of weights and activations; bf16 and f16 are computed in f32" },
     json = { default = false, help = "one line of JSON instead of text" },
 }
 

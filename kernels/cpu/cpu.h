@@ -130,7 +130,7 @@ static inline int splk_thread(void) {
 /* The one refusal of dtypes that can be stored but not computed with. */
 static inline spl_status splk_need_float(const char *op, spl_dtype t) {
     if (t == SPL_F32 || t == SPL_F64) return spli_ok();
-    return spli_error(SPL_EUNSUPPORTED, "%s on the cpu backend computes in f32 and f64, got %s: cast to f32 first",
+    return spli_error(SPL_EUNSUPPORTED, "%s on the cpu backend takes f64, f32, bf16 and f16, got %s: cast to f32 first",
                       op, spl_dtype_name(t));
 }
 

@@ -11,6 +11,7 @@
  * is folded into `total`, a double, at least every 1,024 keys, so that its rounding errors stay those of 1,024 terms;
  * `total` keeps the maximum it was scaled by. Sums of probabilities are kept in double. */
 #include "cpu.h"
+#include "cpu_half.h"
 
 enum { ROWS = 64, KEYS = 128, RESTART = 1024 };
 
@@ -128,6 +129,7 @@ static spl_status check(const spl_attn_args *a) {
 }
 
 spl_status splk_cpu_attention(void *ctx, spl_queue *q, const spl_attn_args *a) {
+    if (splk_is_half(a->dtype)) return splk_half_attention(ctx, q, a);
     (void)q;
     splk_cpu *c = ctx;
     SPL_TRY(check(a));

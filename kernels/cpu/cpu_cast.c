@@ -72,6 +72,13 @@ static void cast_f32_bf16_fast(void *dst, const void *src, int64_t n) {
     for (int64_t i = 0; i < n; i++) d[i] = splk_bf16_of_f32(s[i]);
 }
 
+static void cast_f32_f16_fast(void *dst, const void *src, int64_t n) {
+    uint16_t *d = dst;
+    const float *s = src;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) d[i] = splk_f16_of_f32(s[i]);
+}
+
 /* [from][to] */
 #define ROW(from)                                                                                                    \
     {cast_##from##_f64, cast_##from##_f32, cast_##from##_bf16, cast_##from##_f16,                                    \
@@ -96,7 +103,9 @@ spl_status splk_cpu_cast(void *ctx, spl_queue *q, void *dst, spl_dtype to, const
     SPL_TRY(check("cast", from, n));
     int64_t chunks = (n + CHUNK - 1) / CHUNK;
     size_t from_size = spl_dtype_size(from), to_size = spl_dtype_size(to);
-    cast_loop *loop = from == SPL_F32 && to == SPL_BF16 ? cast_f32_bf16_fast : loops[from][to];
+    cast_loop *loop = from == SPL_F32 && to == SPL_BF16  ? cast_f32_bf16_fast
+                      : from == SPL_F32 && to == SPL_F16 ? cast_f32_f16_fast
+                                                         : loops[from][to];
     int team = splk_team(ctx, chunks, n);
 #pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
     for (int64_t c = 0; c < chunks; c++) {

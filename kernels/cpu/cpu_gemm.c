@@ -1,5 +1,6 @@
 /* cpu_gemm.c: matrix products through CBLAS, with bias and activation as a pass over the result. */
 #include "cpu.h"
+#include "cpu_half.h"
 #include <cblas.h>
 #include <limits.h>
 
@@ -37,6 +38,7 @@ static void scale_rows(const splk_cpu *c, const spl_gemm_args *a, int64_t ldc) {
 }
 
 spl_status splk_cpu_gemm(void *ctx, spl_queue *q, const spl_gemm_args *a) {
+    if (splk_is_half(a->dtype)) return splk_half_gemm(ctx, q, a);
     (void)q;
     const splk_cpu *c = ctx;
     int64_t lda = a->lda, ldb = a->ldb, ldc = a->ldc, area;

@@ -1,5 +1,6 @@
 /* cpu_loss.c: the negative log-likelihood of labels under rows of logits, summed in double. */
 #include "cpu.h"
+#include "cpu_half.h"
 
 static double nll_f32(const float *x, int64_t n, int64_t label) {
     enum { PIECE = 1024 };
@@ -22,6 +23,7 @@ static double nll_f64(const double *x, int64_t n, int64_t label) {
 }
 
 spl_status splk_cpu_nll(void *ctx, spl_queue *q, const spl_nll_args *a) {
+    if (splk_is_half(a->dtype)) return splk_half_nll(ctx, q, a);
     (void)q;
     int64_t area;
     SPL_TRY(splk_need_float("nll", a->dtype));

@@ -1,6 +1,7 @@
 /* cpu_norm.c: LayerNorm and RMSNorm. Two passes over a row that stays in cache: the mean first, then the deviations
  * from it, both summed in double, so that a large mean or a long row costs no accuracy. */
 #include "cpu.h"
+#include "cpu_half.h"
 
 #define T float
 #define S f32
@@ -14,6 +15,7 @@
 #undef S
 
 spl_status splk_cpu_norm(void *ctx, spl_queue *q, const spl_norm_args *a) {
+    if (splk_is_half(a->dtype)) return splk_half_norm(ctx, q, a);
     (void)q;
     int64_t area;
     SPL_TRY(splk_need_float("norm", a->dtype));

@@ -4,6 +4,7 @@
  * has one job. GELU is written with a sigmoid, x / (1 + exp(-2u)), which equals x/2 (1 + tanh u) without its
  * cancellation for negative x and without overflow: exp gives inf, x / inf is 0. */
 #include "cpu.h"
+#include "cpu_half.h"
 
 enum { PIECE = 512 };
 
@@ -27,6 +28,7 @@ enum { PIECE = 512 };
 #undef ERFC
 
 spl_status splk_cpu_act(void *ctx, spl_queue *q, const spl_act_args *a) {
+    if (splk_is_half(a->dtype)) return splk_half_act(ctx, q, a);
     (void)q;
     int64_t area;
     SPL_TRY(splk_need_float("activation", a->dtype));
@@ -39,6 +41,7 @@ spl_status splk_cpu_act(void *ctx, spl_queue *q, const spl_act_args *a) {
 }
 
 spl_status splk_cpu_residual(void *ctx, spl_queue *q, const spl_residual_args *a) {
+    if (splk_is_half(a->dtype)) return splk_half_residual(ctx, q, a);
     (void)q;
     int64_t area, rows, cols;
     SPL_TRY(splk_need_float("residual", a->dtype));

@@ -21,7 +21,7 @@ static inline uint8_t truth(uint8_t v) { return v != 0; }
 SUM_LOOP(f64, double, double, , , +)
 SUM_LOOP(f32, float, float, , , +)
 SUM_LOOP(bf16, uint16_t, float, splk_bf16_to_f32, splk_bf16_of_f32, +)
-SUM_LOOP(f16, uint16_t, float, splk_f16_to_f32, splk_f16_of_double, +)
+SUM_LOOP(f16, uint16_t, float, splk_f16_to_f32, splk_f16_of_f32, +)
 SUM_LOOP(i64, int64_t, uint64_t, (uint64_t), (int64_t), +) /* integers wrap */
 SUM_LOOP(i32, int32_t, uint32_t, (uint32_t), (int32_t), +)
 SUM_LOOP(u8, uint8_t, uint8_t, , , +)

@@ -1,6 +1,7 @@
 /* cpu_rope.c: rotary position embedding. Angles, sines and cosines are formed in double once per position (a position
  * of 1e6 leaves an f32 angle no correct digits) and serve all batches and heads of it. */
 #include "cpu.h"
+#include "cpu_half.h"
 
 #define T float
 #define S f32
@@ -28,6 +29,7 @@ static spl_status check(const spl_rope_args *a) {
 }
 
 spl_status splk_cpu_rope(void *ctx, spl_queue *q, const spl_rope_args *a) {
+    if (splk_is_half(a->dtype)) return splk_half_rope(ctx, q, a);
     (void)q;
     splk_cpu *c = ctx;
     SPL_TRY(check(a));

@@ -53,4 +53,15 @@ static inline uint16_t splk_bf16_of_f32(float x) {
     return (uint16_t)(x != x ? (u >> 16) | 0x40 : rounded);
 }
 
+static inline uint16_t splk_f16_of_f32(float x) {
+    uint32_t u = splk_bits_of_float(x), m = u & 0x7fffffff;
+    uint32_t normal = (m - (112u << 23) + 0xfff + (m >> 13 & 1)) >> 13; /* the exponent's bias is 15, not 127 */
+    /* Below 2^-14 the unit is 2^-24, as it is in [0.5, 1): the addition rounds. */
+    uint32_t tiny = splk_bits_of_float(splk_float_of_bits(m) + 0.5f) - 0x3f000000u;
+    uint32_t h = m < 0x38800000u ? tiny : normal;
+    h = m >= 0x47800000u ? 0x7c00 : h; /* from 2^16; what rounds up to that has carried into infinity */
+    h = m > 0x7f800000u ? 0x7e00 : h;
+    return (uint16_t)(u >> 16 & 0x8000) | (uint16_t)h;
+}
+
 #endif

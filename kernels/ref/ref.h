@@ -13,6 +13,11 @@
 double splk_ref_get(const void *p, spl_dtype t, int64_t i);
 void splk_ref_put(void *p, spl_dtype t, int64_t i, double v);
 
+/* The dtype of a tensor that has a field of its own for bf16 and f16 (see backend.h). */
+static inline spl_dtype splk_ref_mixed(spl_dtype dtype, spl_dtype own) {
+    return dtype == SPL_BF16 || dtype == SPL_F16 ? own : dtype;
+}
+
 /* ref_philox.c */
 void splk_ref_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 double splk_ref_uniform(spl_rng_key key, int64_t g); /* of the element with global flat index g */

@@ -30,17 +30,18 @@ spl_status splk_ref_gemm(void *ctx, spl_queue *q, const spl_gemm_args *a) {
 
 spl_status splk_ref_norm(void *ctx, spl_queue *q, const spl_norm_args *a) {
     (void)ctx, (void)q;
+    spl_dtype x_dtype = splk_ref_mixed(a->dtype, a->x_dtype);
     for (int64_t r = 0; r < a->rows; r++) {
         double mean = 0, variance = 0;
         for (int64_t i = 0; i < a->cols && a->kind == SPL_NORM_LAYER; i++)
-            mean += splk_ref_get(a->x, a->dtype, r * a->cols + i) / (double)a->cols;
+            mean += splk_ref_get(a->x, x_dtype, r * a->cols + i) / (double)a->cols;
         for (int64_t i = 0; i < a->cols; i++)
-            variance += pow(splk_ref_get(a->x, a->dtype, r * a->cols + i) - mean, 2) / (double)a->cols;
+            variance += pow(splk_ref_get(a->x, x_dtype, r * a->cols + i) - mean, 2) / (double)a->cols;
         double rstd = 1 / sqrt(variance + a->eps);
         if (a->mean) splk_ref_put(a->mean, a->dtype == SPL_F64 ? SPL_F64 : SPL_F32, r, mean);
         if (a->rstd) splk_ref_put(a->rstd, a->dtype == SPL_F64 ? SPL_F64 : SPL_F32, r, rstd);
         for (int64_t i = 0; i < a->cols; i++) {
-            double x = splk_ref_get(a->x, a->dtype, r * a->cols + i),
+            double x = splk_ref_get(a->x, x_dtype, r * a->cols + i),
                    gamma = a->gamma ? splk_ref_get(a->gamma, a->dtype, i) : 1;
             splk_ref_put(a->y, a->dtype, r * a->cols + i, (x - mean) * rstd * gamma + or_zero(a->beta, a->dtype, i));
         }
@@ -64,7 +65,8 @@ spl_status splk_ref_residual(void *ctx, spl_queue *q, const spl_residual_args *a
         int keep = a->p == 0 || splk_ref_uniform(a->key, splk_ref_global(a->map, i)) >= a->p;
         double x = splk_ref_get(a->x, a->dtype, i) + or_zero(a->bias, a->dtype, i % a->cols);
         if (a->mask) splk_ref_put(a->mask, SPL_BOOL, i, keep);
-        splk_ref_put(a->y, a->dtype, i, or_zero(a->residual, a->dtype, i) + x * keep / (1 - a->p));
+        splk_ref_put(a->y, splk_ref_mixed(a->dtype, a->y_dtype), i,
+                     or_zero(a->residual, splk_ref_mixed(a->dtype, a->residual_dtype), i) + x * keep / (1 - a->p));
     }
     return spli_ok();
 }

@@ -39,7 +39,7 @@ static int64_t gather(const spl_attn_args *a, int64_t b, int64_t h, int64_t row,
 
 static void one_row(const spl_attn_args *a, int64_t b, int64_t h, int64_t row, seen *list) {
     int64_t n = gather(a, b, h, row, list), at = (b * a->heads + h) * a->sq + row;
-    spl_dtype t = a->dtype, lse_type = t == SPL_F64 ? SPL_F64 : SPL_F32;
+    spl_dtype t = a->dtype, out_type = splk_ref_mixed(t, a->out_dtype), lse_type = t == SPL_F64 ? SPL_F64 : SPL_F32;
     double top = -INFINITY, sum = 0, old = a->merge ? splk_ref_get(a->lse, lse_type, at) : -INFINITY;
     for (int64_t i = 0; i < n; i++) top = fmax(top, list[i].score);
     for (int64_t i = 0; i < n; i++) sum += exp(list[i].score - top);
@@ -60,8 +60,8 @@ static void one_row(const spl_attn_args *a, int64_t b, int64_t h, int64_t row, s
             out += weight * splk_ref_get(a->v, t, element(a->v_strides, b, list[i].key, a->kv_of_head[h], d));
         }
         if (n > 0) out *= exp(lse - both);
-        if (old > -INFINITY || isnan(old)) out += splk_ref_get(a->out, t, o) * exp(old - both);
-        splk_ref_put(a->out, t, o, out);
+        if (old > -INFINITY || isnan(old)) out += splk_ref_get(a->out, out_type, o) * exp(old - both);
+        splk_ref_put(a->out, out_type, o, out);
     }
     splk_ref_put(a->lse, lse_type, at, both);
 }

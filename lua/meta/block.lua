@@ -13,7 +13,7 @@ local block = {}
 --- "rms", eps= (1e-5), qkv= "interleaved" or "separate", bias= (true) or qkv_bias=, out_bias=, mlp_bias=, act=
 --- "gelu_tanh", "gelu_erf" or "silu", gated= (false) act(gate) * up, rope_theta= (0: no RoPE), causal= (true),
 --- dropout= (0) or dropout_attention=, dropout_hidden=, seed= of weights and dropout, instance= which block of a
---- model, dtype= ("f32")}
+--- model, dtype= ("f32"; f64, or bf16 or f16: stored so and computed in f32, the residual f32 inside)}
 ---@return spl.block
 ---Errors: code "usage" for sizes that do not fit together; "argument" for unknown keys, naming the nearest.
 function spl.block(o) end

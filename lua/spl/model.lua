@@ -89,7 +89,7 @@ end
 --- "unsupported" for models of another kind, "numeric" for NaN in weights. All name the file and the field or tensor.
 ---@param dir string
 ---@param mesh spl.mesh  axes with the roles tensor, sequence, data
----@param options? { dtype?: string }  "f32" (default) or "f64"; stored weights are converted
+---@param options? { dtype?: string }  "f32" (default), "f64", "bf16" or "f16"; stored weights are converted
 ---@return spl.model
 function model.load(dir, mesh, options)
     local c, message, code = config.load(dir)

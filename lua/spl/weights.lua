@@ -99,6 +99,7 @@ function weights:load(name, tensor)
     local part <close> = tensor:to_local()
     local stats = part:stats()
     if stats.nan + stats.inf > 0 then self.bad = self.bad or #self.loaded end
+    self.narrowed = tensor.dtype == "f16" and dtype ~= "f16"
 end
 
 --- [collective] Refuses weights with values that are no finite numbers, whichever rank holds them. Errors: code
@@ -107,7 +108,8 @@ function weights:check()
     local first = spl.min(self.bad or #self.loaded + 1)
     if first <= #self.loaded then
         fail("numeric", "%s: tensor '%s' has values that are NaN or infinite; the file is damaged or was saved from a "
-            .. "run that had diverged", self.source, self.loaded[first])
+            .. "run that had diverged%s", self.source, self.loaded[first],
+            self.narrowed and ", or they are past 65504, where f16 ends: load as bf16" or "")
     end
 end
 

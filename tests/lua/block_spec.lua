@@ -74,7 +74,7 @@ describe("the definition of a block", function()
         refused("multiple of kv_heads", "usage", spl.block, { hidden = 8, heads = 4, kv_heads = 3, qkv = "separate" })
         refused("even", "usage", spl.block, { hidden = 9, heads = 3, rope_theta = 10000 })
         refused("probability", "usage", spl.block, with(GPT, { dropout = 1 }))
-        refused("f32 or f64", "usage", spl.block, with(GPT, { dtype = "i64" }))
+        refused("f32, f64, bf16 or f16", "usage", spl.block, with(GPT, { dtype = "i64" }))
         refused(".", "memory", spl.block, { hidden = 1 << 62, heads = 1 })
     end)
 

@@ -464,7 +464,7 @@ static void refusals(void) {
     REFUSED(a.p = 1, SPL_EARG, "dropout probability 1");
     REFUSED((a.p = 0.5, a.seq_q_global = a.seq_k_global = INT64_C(1) << 33), SPL_EUNSUPPORTED,
             "a dropout index past 64 bits");
-    REFUSED(a.dtype = SPL_F16, SPL_EUNSUPPORTED, "f16");
+    REFUSED(a.dtype = SPL_I32, SPL_EUNSUPPORTED, "integers");
     attn_free(&d);
 }
 
