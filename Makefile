@@ -7,8 +7,9 @@ BUILD  ?= build
 PREFIX ?= /usr/local
 V      ?= 0
 
-# MARCH is for the kernels only, the rest is portable. On a cluster of mixed machines: make MARCH=x86-64-v3.
-MARCH    ?= native
+# The program runs on any processor of its kind: the CPU kernels are built for several instruction levels and pick theirs
+# when it starts. MARCH raises the least processor that everything is built for (make MARCH=native); nothing needs it.
+MARCH    ?=
 OPT      ?= -O3 -g1
 WARNINGS := -Wall -Wextra -Wpedantic
 CFLAGS   ?= $(OPT)
@@ -24,7 +25,7 @@ sanitizers := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-
 OPT        := -O1 -g
 endif
 
-ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE= $(WARNINGS) -fno-math-errno -fopenmp -fPIC $(sanitizers) $(CFLAGS)
+ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE= $(WARNINGS) -fno-math-errno -fopenmp -fPIC $(MARCH:%=-march=%) $(sanitizers) $(CFLAGS)
 ALL_LDFLAGS = -fopenmp $(sanitizers) $(LDFLAGS)
 
 OBJ := $(BUILD)/obj
@@ -36,7 +37,14 @@ lua_src    := $(sort $(wildcard lua/*.c))
 unit_src   := $(sort $(wildcard tests/unit/*_test.c))
 embedded   := $(sort $(shell find lua/spl lua/meta -name '*.lua' 2>/dev/null))
 
-lib_obj  := $(core_src:%.c=$(OBJ)/%.o) $(kernel_src:%.c=$(OBJ)/%.o)
+# Instruction levels of the CPU kernels above the baseline, where the compiler's target has them; cpu.h says how.
+levels    := $(if $(filter x86_64%,$(shell $(CC) -dumpmachine 2>/dev/null)),avx2 avx512)
+level_src := $(filter-out kernels/cpu/cpu_select.c,$(filter kernels/cpu/%,$(kernel_src)))
+avx2_flags   := -march=x86-64-v3
+avx512_flags := -march=x86-64-v4 -mprefer-vector-width=512
+
+lib_obj  := $(core_src:%.c=$(OBJ)/%.o) $(kernel_src:%.c=$(OBJ)/%.o) \
+            $(foreach level,$(levels),$(level_src:%.c=$(OBJ)/levels/$(level)/%.o))
 lua_obj  := $(lua_src:%.c=$(OBJ)/%.o) $(OBJ)/gen/modules.o
 c_examples := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 unit_bin := $(unit_src:tests/unit/%_test.c=$(BUILD)/tests/%)
@@ -101,7 +109,7 @@ include $(BUILD)/config.mk
 # Objects are made again when the flags, the compiler or (for MARCH=native) the processor changed; archives and programs
 # also when a source file was added or removed.
 ifneq ($(MAKE_RESTARTS)$(wildcard $(BUILD)/config.mk),)
-march_now := $(if $(filter native,$(MARCH)),$(shell $(CC) -march=native -Q --help=target 2>/dev/null | awk '/-march=/{print $$2; exit}'))
+march_now := $(levels) $(if $(filter native,$(MARCH)),$(shell $(CC) -march=native -Q --help=target 2>/dev/null | awk '/-march=/{print $$2; exit}'))
 flags_now := $(CC) $(ALL_CFLAGS) $(MARCH) $(march_now) $(MPI_CFLAGS) $(BLAS_CFLAGS) $(XSMM_CFLAGS)
 links_now := $(ALL_LDFLAGS) $(core_src) $(kernel_src) $(lua_src) $(embedded) $(BLAS_LIBS) $(XSMM_LIBS)
 ifneq ($(strip $(file <$(BUILD)/flags)),$(strip $(flags_now)))
@@ -122,7 +130,13 @@ $(OBJ)/core/%.o: core/%.c $(own)
 	$(call compile,-Icore $(MPI_CFLAGS) $(JANSSON_CFLAGS))
 
 $(OBJ)/kernels/%.o: kernels/%.c $(own)
-	$(call compile,-Icore -march=$(MARCH) $(BLAS_CFLAGS) $(XSMM_CFLAGS))
+	$(call compile,-Icore $(if $(levels),-DSPLK_LEVELS_X86) $(BLAS_CFLAGS) $(XSMM_CFLAGS))
+
+define level_rule
+$(OBJ)/levels/$(1)/%.o: %.c $(own)
+	$$(call compile,-Icore -DSPLK_LEVEL=$(1) $$($(1)_flags) $(BLAS_CFLAGS) $(XSMM_CFLAGS))
+endef
+$(foreach level,$(levels),$(eval $(call level_rule,$(level))))
 
 $(OBJ)/lua/%.o: lua/%.c $(own)
 	$(call compile,-Icore -Ilua -I$(GEN) $(LUA_CFLAGS) $(EDIT_CFLAGS) $(PCRE_CFLAGS))
@@ -145,7 +159,7 @@ $(GEN)/build.h: $(BUILD)/config.mk $(own)
 	   echo '#define LSPL_BUILD_XSMM "$(XSMM_NOTE)"'; \
 	   echo '#define LSPL_BUILD_OPENMPI $(OPENMPI)'; \
 	   echo '#define LSPL_BUILD_COMPILER "$(shell $(CC) --version 2>/dev/null | head -n1)"'; \
-	   echo '#define LSPL_BUILD_FLAGS "$(strip $(CFLAGS) -march=$(MARCH))"'; \
+	   echo '#define LSPL_BUILD_FLAGS "$(strip $(CFLAGS) $(MARCH:%=-march=%))"'; \
 	   echo '#define LSPL_BUILD_PREFIX "$(PREFIX)"'; } > $@
 
 # The Lua modules travel inside the binary.
@@ -227,4 +241,4 @@ help:
 	@echo 'make units      the unit test programs in build/tests; make examples: build/examples'
 	@echo 'make deps       installs the packages for building and testing (Debian: root or sudo)'
 	@echo 'make install    under PREFIX (now $(PREFIX)), with DESTDIR before it; make uninstall; make clean'
-	@echo 'Variables: CC CFLAGS LDFLAGS MARCH (kernels; now $(MARCH)) BUILD PREFIX V=1 (show commands)'
+	@echo 'Variables: CC CFLAGS LDFLAGS MARCH (least processor) BUILD PREFIX V=1 (show commands)'

@@ -8,7 +8,7 @@ enum { NBACKENDS = sizeof backends / sizeof backends[0] };
 
 const spl_backend_ops *spli_backend_find(const char *name) {
     for (int i = 0; i < NBACKENDS; i++)
-        if (strcmp(backends[i]->name, name) == 0) return backends[i];
+        if (strcmp(backends[i]->name, name) == 0) return backends[i]->select ? backends[i]->select() : backends[i];
     return NULL;
 }
 

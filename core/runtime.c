@@ -100,7 +100,7 @@ spl_status spl_runtime_open(const spl_runtime_config *config, spl_runtime **out)
     SPL_TRY(check_config(config));
     spl_runtime *rt = calloc(1, sizeof *rt);
     if (!rt) return spli_error(SPL_ENOMEM, "out of memory while opening the runtime");
-    rt->backend = config->backend ? config->backend : &splk_cpu_backend;
+    rt->backend = config->backend ? config->backend : spli_backend_find("cpu");
     rt->timeout = config->timeout > 0 ? config->timeout : 60;
     rt->interrupt = config->interrupt;
     rt->next_comm_id = 1; /* 0 is the world */

@@ -18,31 +18,66 @@
 #define SPLK_PASTE_(a, b) a##_##b
 #define SPLK_PASTE(a, b) SPLK_PASTE_(a, b)
 
-/* Products of attention tiles, row-major with leading dimensions:
- *   abt: C[m,n]  = alpha * A[m,k] . B[n,k]^T          (scores of queries against keys)
- *   ab:  C[m,n] += A[m,k] . B[k,n]                    (probabilities times values)
- * Called inside parallel regions, each call by one thread. */
-typedef struct splk_tiles_f32 {
-    void (*abt)(int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda, const float *b,
-                int64_t ldb, float *c, int64_t ldc);
-    void (*ab)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
-               int64_t ldc);
-} splk_tiles_f32;
-
-typedef struct splk_tiles_f64 {
-    void (*abt)(int64_t m, int64_t n, int64_t k, double alpha, const double *a, int64_t lda, const double *b,
-                int64_t ldb, double *c, int64_t ldc);
-    void (*ab)(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b, int64_t ldb, double *c,
-               int64_t ldc);
-} splk_tiles_f64;
+/* Every file but cpu_select.c is compiled once for each instruction level, with SPLK_LEVEL (none: baseline, what the
+ * whole program is compiled for) and the compiler's flags for it. The levels live side by side in one program: what
+ * files share bears the level in its name, and each level has a whole table of its own. */
+#define SPLK_LEVELED_(name, level) name##_##level
+#define SPLK_LEVELED2(name, level) SPLK_LEVELED_(name, level)
+#define SPLK_LEVELED(name) SPLK_LEVELED2(name, SPLK_LEVEL)
+#ifndef SPLK_LEVEL
+#define SPLK_LEVEL baseline
+#define SPLK_TABLE splk_cpu_backend /* the one symbol that the folder exports */
+#else
+#define SPLK_TABLE SPLK_LEVELED(splk_cpu_backend)
+#endif
+#define splk_blas_threads SPLK_LEVELED(splk_blas_threads)
+#define splk_cpu_alloc SPLK_LEVELED(splk_cpu_alloc)
+#define splk_cpu_free SPLK_LEVELED(splk_cpu_free)
+#define splk_cpu_queue_open SPLK_LEVELED(splk_cpu_queue_open)
+#define splk_cpu_queue_close SPLK_LEVELED(splk_cpu_queue_close)
+#define splk_cpu_event_open SPLK_LEVELED(splk_cpu_event_open)
+#define splk_cpu_event_close SPLK_LEVELED(splk_cpu_event_close)
+#define splk_cpu_event_record SPLK_LEVELED(splk_cpu_event_record)
+#define splk_cpu_event_wait SPLK_LEVELED(splk_cpu_event_wait)
+#define splk_cpu_event_test SPLK_LEVELED(splk_cpu_event_test)
+#define splk_cpu_copy SPLK_LEVELED(splk_cpu_copy)
+#define splk_scratch_take SPLK_LEVELED(splk_scratch_take)
+#define splk_scratch_give SPLK_LEVELED(splk_scratch_give)
+#define splk_cpu_workspace_peak SPLK_LEVELED(splk_cpu_workspace_peak)
+#define splk_cpu_box SPLK_LEVELED(splk_cpu_box)
+#define splk_cpu_zero SPLK_LEVELED(splk_cpu_zero)
+#define splk_cpu_cast SPLK_LEVELED(splk_cpu_cast)
+#define splk_cpu_fill SPLK_LEVELED(splk_cpu_fill)
+#define splk_store_doubles SPLK_LEVELED(splk_store_doubles)
+#define splk_load_doubles SPLK_LEVELED(splk_load_doubles)
+#define splk_cpu_sum SPLK_LEVELED(splk_cpu_sum)
+#define splk_cpu_stats SPLK_LEVELED(splk_cpu_stats)
+#define splk_cpu_random SPLK_LEVELED(splk_cpu_random)
+#define splk_random_words SPLK_LEVELED(splk_random_words)
+#define splk_keep_threshold SPLK_LEVELED(splk_keep_threshold)
+#define splk_map_check SPLK_LEVELED(splk_map_check)
+#define splk_map_row SPLK_LEVELED(splk_map_row)
+#define splk_cpu_gemm SPLK_LEVELED(splk_cpu_gemm)
+#define splk_cpu_norm SPLK_LEVELED(splk_cpu_norm)
+#define splk_cpu_act SPLK_LEVELED(splk_cpu_act)
+#define splk_cpu_residual SPLK_LEVELED(splk_cpu_residual)
+#define splk_cpu_rope SPLK_LEVELED(splk_cpu_rope)
+#define splk_cpu_embed SPLK_LEVELED(splk_cpu_embed)
+#define splk_cpu_nll SPLK_LEVELED(splk_cpu_nll)
+#define splk_cpu_attention SPLK_LEVELED(splk_cpu_attention)
+#define splk_bias_act_f32 SPLK_LEVELED(splk_bias_act_f32)
+#define splk_bias_act_f64 SPLK_LEVELED(splk_bias_act_f64)
 
 typedef struct splk_cpu {
     int nthreads;
     int64_t workspace_now, workspace_peak; /* bytes of scratch; kernels of one context run one after another */
-    const splk_tiles_f32 *tiles_f32;
-    const splk_tiles_f64 *tiles_f64;
-    char description[160];
+    char description[192];
 } splk_cpu;
+
+/* cpu_select.c, compiled once: the tables, and which of them this processor and SPL_CPU_LEVEL mean. */
+extern const spl_backend_ops splk_cpu_backend_avx2, splk_cpu_backend_avx512;
+const spl_backend_ops *splk_cpu_select(void);
+spl_status splk_cpu_select_check(void);
 
 /* cpu_backend.c */
 void splk_blas_threads(const splk_cpu *c); /* makes the BLAS use this context's threads in calls that follow */
@@ -106,10 +141,6 @@ void splk_bias_act_f32(const splk_cpu *c, spl_activation act, int64_t rows, int6
                        const float *bias);
 void splk_bias_act_f64(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, double *x, int64_t ld,
                        const double *bias);
-
-/* cpu_tiles.c: tile products through the BLAS */
-extern const splk_tiles_f32 splk_tiles_f32_blas;
-extern const splk_tiles_f64 splk_tiles_f64_blas;
 
 #pragma GCC visibility pop
 
@@ -199,6 +230,30 @@ static inline float splk_exp_f32(float x) {
     memcpy(&s1, &half1, 4);
     memcpy(&s2, &half2, 4);
     return p * s1 * s2;
+}
+
+/* e^x for x <= 0, to about 1 ulp, shorter than the above: 0 where it would be a denormal number (what is that much
+ * smaller than the largest of its row adds nothing); NaN stays NaN. A minimax polynomial of degree 6 (error 1.9e-9) for |r|. */
+static inline float splk_exp_negative_f32(float x) {
+    const float magic = 12582912.0f;
+    float c = x < -88.0f ? -88.0f : x;
+    float t = c * 1.44269504f + magic, n = t - magic;
+    float r = c - n * 0.693359375f;
+    r = r + n * 2.12194440e-4f;
+    float p = 1.383684614e-03f;
+    p = p * r + 8.374815798e-03f;
+    p = p * r + 4.166822557e-02f;
+    p = p * r + 1.666642017e-01f;
+    p = p * r + 4.999999208e-01f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    uint32_t bits, base, scale;
+    memcpy(&bits, &t, 4);
+    memcpy(&base, &magic, 4);
+    scale = (bits - base + 127) << 23; /* n = -127 gives the number 0 */
+    float s;
+    memcpy(&s, &scale, 4);
+    return p * s;
 }
 
 #endif

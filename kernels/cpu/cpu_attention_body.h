@@ -1,40 +1,70 @@
-/* cpu_attention_body.h: one unit of cpu_attention.c in element type T, with EXP of that type. */
+/* cpu_attention_body.h: packing and one unit of cpu_attention.c in element type T. EXP(x) is e^x for
+ * x <= 0. */
 
 #define FN(name) SPLK_PASTE(name, S)
 
-/* What a thread works in; arrays of ROWS rows or KEYS keys by head_dim. */
+/* What a thread works in. The rows of acc and total are `width` elements apart: head_dim in whole vectors. */
 typedef struct FN(work) {
     double sum[ROWS], sum_total[ROWS]; /* of probabilities: since the last restart, and before it */
     T max[ROWS], max_total[ROWS];      /* what acc and total are scaled by */
-    int64_t begin[ROWS], end[ROWS];    /* visible keys of each row in the present piece */
-    T scores[ROWS * KEYS];
-    double total[]; /* [ROWS, head_dim]; then, in T: acc, q [ROWS, head_dim], k, v [KEYS, head_dim] */
+    int64_t begin[ROWS], end[ROWS];    /* visible keys of each row in the present piece, as local keys */
+    T scores[ROWS * KEYS] __attribute__((aligned(64)));
+    double total[]; /* [ROWS, width]; then, in T: acc [ROWS, width], q [ROWS, head_dim], scaled */
 } FN(work);
 
+static int64_t FN(width)(int64_t head_dim) {
+    return (head_dim + FN(LANES) - 1) / FN(LANES) * FN(LANES);
+}
+
 static int64_t FN(work_bytes)(int64_t head_dim) {
-    return (int64_t)sizeof(FN(work)) + ROWS * head_dim * 8 + (2 * ROWS + 2 * KEYS) * head_dim * (int64_t)sizeof(T);
+    int64_t width = FN(width)(head_dim);
+    return (int64_t)sizeof(FN(work)) + ROWS * width * 8 + ROWS * (width + head_dim) * (int64_t)sizeof(T);
 }
 
-static T *FN(acc_of)(FN(work) *w, int64_t head_dim) { return (T *)(void *)(w->total + ROWS * head_dim); }
+static T *FN(acc_of)(FN(work) *w, int64_t width) { return (T *)(void *)(w->total + ROWS * width); }
 
-/* Rows as they are where the stride serves as a leading dimension; others are gathered into `pack`. */
-static const T *FN(operand)(const T *x, int64_t stride, int64_t rows, int64_t head_dim, T *pack, int64_t *ld) {
-    *ld = stride;
-    if (stride >= head_dim && stride > 0 && stride <= INT32_MAX) return x;
-    *ld = head_dim > 0 ? head_dim : 1;
-    for (int64_t r = 0; r < rows; r++) memcpy(pack + r * head_dim, x + r * stride, (size_t)head_dim * sizeof(T));
-    return pack;
+/* Elements of one packed block: keys [head_dim, KEYS], values [KEYS, width]. */
+static int64_t FN(block_size)(int64_t head_dim) { return KEYS * (head_dim + FN(width)(head_dim)); }
+
+/* Packs block n of KV head `kv` of batch entry b: keys transposed, values in dense rows, zeros where there is none.
+ * Returns whether all its values are finite. */
+static int FN(pack)(const spl_attn_args *a, int64_t b, int64_t kv, int64_t n, T *block) {
+    int64_t d = a->head_dim, width = FN(width)(d), first = n * KEYS, keys = a->sk - first < KEYS ? a->sk - first : KEYS;
+    const T *k = (const T *)a->k + b * a->k_strides[0] + first * a->k_strides[1] + kv * a->k_strides[2];
+    const T *v = (const T *)a->v + b * a->v_strides[0] + first * a->v_strides[1] + kv * a->v_strides[2];
+    T *values = block + KEYS * d, poison = 0;
+    enum { EDGE = 16 }; /* a square at a time: both sides stay in cache */
+    if (keys < KEYS) memset(block, 0, (size_t)(KEYS * d) * sizeof(T));
+    for (int64_t j0 = 0; j0 < keys; j0 += EDGE)
+        for (int64_t x0 = 0; x0 < d; x0 += EDGE) {
+            int64_t j1 = j0 + EDGE < keys ? j0 + EDGE : keys, x1 = x0 + EDGE < d ? x0 + EDGE : d;
+            for (int64_t j = j0; j < j1; j++)
+                for (int64_t x = x0; x < x1; x++) block[x * KEYS + j] = k[j * a->k_strides[1] + x];
+        }
+    for (int64_t j = 0; j < keys; j++) {
+        const T *from = v + j * a->v_strides[1];
+        T *to = values + j * width, line = 0;
+#pragma omp simd reduction(+ : line)
+        for (int64_t x = 0; x < d; x++) {
+            to[x] = from[x];
+            line += from[x] * 0;
+        }
+        for (int64_t x = d; x < width; x++) to[x] = 0;
+        poison += line;
+    }
+    return poison == 0;
 }
 
-static void FN(fold)(FN(work) *w, int64_t rows, int64_t d) {
-    T *acc = FN(acc_of)(w, d);
-    double *total = w->total;
+/* Adds what was gathered since the last restart to the totals. */
+static void FN(fold)(FN(work) *w, int64_t rows, int64_t width) {
     for (int64_t i = 0; i < rows; i++) {
+        T *acc = FN(acc_of)(w, width) + i * width;
+        double *total = w->total + i * width;
         if (w->sum[i] == 0) continue; /* nothing seen since the last restart; acc is zero */
         double f = w->sum_total[i] == 0 ? 0 : exp((double)w->max_total[i] - (double)w->max[i]);
-        for (int64_t j = 0; j < d; j++) {
-            total[i * d + j] = total[i * d + j] * f + (double)acc[i * d + j];
-            acc[i * d + j] = 0;
+        for (int64_t j = 0; j < width; j++) {
+            total[j] = total[j] * f + (double)acc[j];
+            acc[j] = 0;
         }
         w->sum_total[i] = w->sum_total[i] * f + w->sum[i];
         w->max_total[i] = w->max[i];
@@ -42,123 +72,187 @@ static void FN(fold)(FN(work) *w, int64_t rows, int64_t d) {
     }
 }
 
-/* Turns a row of scores into probabilities: s[begin, end) is what the row sees, the rest of the tile becomes 0. */
-static void FN(softmax_row)(FN(work) *w, int64_t row, T *acc, int64_t d, T *s, int64_t begin, int64_t end,
-                            int64_t keys) {
-    T top = SPLK_PASTE(splk_largest, S)(s + begin, end - begin);
-    if (!(top > w->max[row])) top = w->max[row];
+/* The largest of n numbers, -inf of none; a NaN is never the largest. In lanes, which a compiler may not make of a
+ * loop over floats by itself. */
+static inline __attribute__((always_inline)) T FN(largest)(const T *s, int64_t n) {
+    enum { L = 2 * FN(LANES) };
+    T top[L];
+    int64_t j = 0;
+    for (int l = 0; l < L; l++) top[l] = -(T)INFINITY;
+    for (; j + L <= n; j += L)
+        for (int l = 0; l < L; l++) top[l] = s[j + l] > top[l] ? s[j + l] : top[l];
+    for (int l = 0; l < L && j + l < n; l++) top[l] = s[j + l] > top[l] ? s[j + l] : top[l];
+#pragma GCC unroll 8
+    for (int half = L / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++) top[l] = top[l + half] > top[l] ? top[l + half] : top[l];
+    return top[0];
+}
+
+/* Scores to probabilities; returns their sum. */
+static inline __attribute__((always_inline)) T FN(exponentials)(T *s, int64_t n, T base) {
+    enum { L = 2 * FN(LANES) };
+    T sum[L] = {0};
+    int64_t j = 0;
+    for (; j + L <= n; j += L)
+        for (int l = 0; l < L; l++) {
+            T e = EXP(s[j + l] - base);
+            s[j + l] = e;
+            sum[l] += e;
+        }
+    for (int l = 0; l < L && j + l < n; l++) {
+        T e = EXP(s[j + l] - base);
+        s[j + l] = e;
+        sum[l] += e;
+    }
+#pragma GCC unroll 8
+    for (int half = L / 2; half > 0; half /= 2)
+        for (int l = 0; l < half; l++) sum[l] += sum[l + half];
+    return sum[0];
+}
+
+/* Turns the visible scores s[0, n) of a row into probabilities. The row's maximum never falls. */
+static inline void FN(softmax_row)(FN(work) *w, int64_t row, T *acc, int64_t width, T *s, int64_t n) {
+    T top = n == KEYS ? FN(largest)(s, KEYS) : FN(largest)(s, n);
     if (top > w->max[row]) {
         if (w->sum[row] != 0) {
             T f = EXP(w->max[row] - top);
             w->sum[row] *= (double)f;
-            for (int64_t j = 0; j < d; j++) acc[row * d + j] *= f;
+            for (int64_t j = 0; j < width; j++) acc[row * width + j] *= f;
         }
         w->max[row] = top;
     }
-    T base = top == -(T)INFINITY ? 0 : top, sum = 0; /* scores may all be -inf, or NaN, which is never the maximum */
-    for (int64_t j = 0; j < begin; j++) s[j] = 0;
-    for (int64_t j = begin; j < end; j++) s[j] = EXP(s[j] - base);
-    for (int64_t j = end; j < keys; j++) s[j] = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = begin; j < end; j++) sum += s[j];
-    w->sum[row] += (double)sum;
+    T base = w->max[row] == -(T)INFINITY ? 0 : w->max[row]; /* scores may all be -inf, or NaN, never the maximum */
+    w->sum[row] += (double)(n == KEYS ? FN(exponentials)(s, KEYS, base) : FN(exponentials)(s, n, base));
 }
 
-static int FN(finite)(const T *v, int64_t ld, int64_t rows, int64_t d) {
-    T poison = 0;
-    for (int64_t r = 0; r < rows; r++) {
-        T line = 0;
-#pragma omp simd reduction(+ : line)
-        for (int64_t j = 0; j < d; j++) line += v[r * ld + j] * 0;
-        poison += line;
-    }
-    return poison == 0;
-}
+typedef struct FN(tile_of) {
+    const spl_attn_piece *p;
+    int64_t b, h, row0;  /* row 0 of the unit */
+    const T *keys, *values; /* the packed block */
+    int64_t key0;        /* its first key */
+    int finite;
+} FN(tile_of);
 
-/* Rows [lo, hi) of the unit against keys [t, t + keys) of piece p; begin and end say what each row sees. */
-static void FN(tile)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64_t b, int64_t h, int64_t row0,
-                     int64_t lo, int64_t hi, int64_t t, int64_t keys, const T *q, int64_t ldq) {
+static void FN(drop)(const job *jb, const FN(tile_of) *t, int64_t row, int64_t begin, int64_t end, T *s) {
     const spl_attn_args *a = jb->a;
-    int64_t d = a->head_dim, kv = a->kv_of_head[h], ldk, ldv;
-    T *acc = FN(acc_of)(w, d), *pack = acc + 2 * ROWS * d;
-    const T *k = (const T *)a->k + b * a->k_strides[0] + (p->k0 + t) * a->k_strides[1] + kv * a->k_strides[2];
-    const T *v = (const T *)a->v + b * a->v_strides[0] + (p->k0 + t) * a->v_strides[1] + kv * a->v_strides[2];
-    k = FN(operand)(k, a->k_strides[1], keys, d, pack, &ldk);
-    v = FN(operand)(v, a->v_strides[1], keys, d, pack + KEYS * d, &ldv);
-    T *s = w->scores + lo * KEYS;
-    if (d > 0)
-        jb->c->SPLK_PASTE(tiles, S)->abt(hi - lo, keys, d, (T)a->scale, q + lo * ldq, ldq, k, ldk, s, KEYS);
-    else
-        for (int64_t i = lo; i < hi; i++) memset(w->scores + i * KEYS, 0, (size_t)keys * sizeof(T));
-    int whole = w->begin[hi - 1] <= t && w->end[lo] >= t + keys;
+    const spl_attn_piece *p = t->p;
+    uint32_t words[KEYS];
+    int64_t head = global_index(a->batch_segments, a->nbatch_segments, t->b) * a->heads_global +
+                   global_index(a->head_segments, a->nhead_segments, t->h);
+    int64_t q_pos = p->q_start + (t->row0 + row - p->q0) * p->q_stride;
+    int64_t k_pos = p->k_start + (t->key0 + begin - p->k0) * p->k_stride;
+    splk_random_words(a->key, (head * a->seq_q_global + q_pos) * a->seq_k_global + k_pos, p->k_stride, end - begin,
+                      words);
+    for (int64_t j = 0; j < end - begin; j++) s[j] = words[j] >> 8 >= jb->least ? s[j] : 0 * s[j];
+}
+
+/* Rows [lo, hi) of the unit against keys [from, to) of the block, at least one pair of which is visible; w->begin and
+ * w->end say what each row sees. */
+static void FN(strip)(const job *jb, FN(work) *w, const FN(tile_of) *t, int64_t lo, int64_t hi, int64_t from,
+                      int64_t to) {
+    int64_t d = jb->a->head_dim, width = FN(width)(d);
+    T *acc = FN(acc_of)(w, width), *q = acc + ROWS * width;
+    int64_t left = from / FN(LANES) * FN(LANES), right = (to + FN(LANES) - 1) / FN(LANES) * FN(LANES);
+    FN(tile_store)(hi - lo, right - left, d, q + lo * d, d, t->keys + left, KEYS, w->scores + lo * KEYS + left, KEYS);
+    int whole = 1;
     for (int64_t i = lo; i < hi; i++) {
-        int64_t begin = w->begin[i] > t ? w->begin[i] - t : 0, end = w->end[i] < t + keys ? w->end[i] - t : keys;
-        s = w->scores + i * KEYS;
-        FN(softmax_row)(w, i, acc, d, s, begin, end, keys);
-        if (jb->least) {
-            uint32_t words[KEYS];
-            int64_t head = global_index(a->batch_segments, a->nbatch_segments, b) * a->heads_global +
-                           global_index(a->head_segments, a->nhead_segments, h);
-            int64_t q_pos = p->q_start + (row0 + i - p->q0) * p->q_stride,
-                    k_pos = p->k_start + (t + begin) * p->k_stride;
-            splk_random_words(a->key, (head * a->seq_q_global + q_pos) * a->seq_k_global + k_pos, p->k_stride,
-                              end - begin, words);
-            for (int64_t j = begin; j < end; j++) s[j] = words[j - begin] >> 8 >= jb->least ? s[j] : 0 * s[j];
+        int64_t begin = w->begin[i] - t->key0, end = w->end[i] - t->key0;
+        T *s = w->scores + i * KEYS;
+        if (begin < from) begin = from;
+        if (end > to) end = to;
+        if (end < begin) end = begin;
+        if (begin > from || end < to) {
+            whole = 0;
+            for (int64_t j = from; j < begin; j++) s[j] = 0;
+            for (int64_t j = end; j < to; j++) s[j] = 0;
         }
+        if (begin == end) continue;
+        FN(softmax_row)(w, i, acc, width, s + begin, end - begin);
+        if (jb->least) FN(drop)(jb, t, i, begin, end, s + begin);
     }
     if (d == 0) return;
-    if (whole || FN(finite)(v, ldv, keys, d)) {
-        jb->c->SPLK_PASTE(tiles, S)->ab(hi - lo, d, keys, w->scores + lo * KEYS, KEYS, v, ldv, acc + lo * d, d);
+    if (whole || t->finite) {
+        FN(tile_add)(hi - lo, width, to - from, w->scores + lo * KEYS + from, KEYS, t->values + from * width, width,
+                     acc + lo * width, width);
         return;
     }
     /* A value that some rows must not see is not finite, and 0 * inf is NaN: each row takes its own keys only. */
     for (int64_t i = lo; i < hi; i++)
-        for (int64_t j = 0; j < keys; j++)
-            if (t + j >= w->begin[i] && t + j < w->end[i])
-                for (int64_t x = 0; x < d; x++) acc[i * d + x] += w->scores[i * KEYS + j] * v[j * ldv + x];
+        for (int64_t j = from; j < to; j++)
+            if (t->key0 + j >= w->begin[i] && t->key0 + j < w->end[i])
+                for (int64_t x = 0; x < d; x++)
+                    acc[i * width + x] += w->scores[i * KEYS + j] * t->values[j * width + x];
+}
+
+/* Rows [lo, hi) against keys [from, to) of the block: at once where all see all, else in strips of rows, each with the
+ * keys that it sees. Both ends of what a row sees grow with the row. */
+static void FN(tile)(const job *jb, FN(work) *w, const FN(tile_of) *t, int64_t lo, int64_t hi, int64_t from,
+                     int64_t to) {
+    if (w->begin[hi - 1] <= t->key0 + from && w->end[lo] >= t->key0 + to) {
+        FN(strip)(jb, w, t, lo, hi, from, to);
+        return;
+    }
+    enum { STRIP = 4 * FN(TILE_ROWS) };
+    for (int64_t i = lo, next; i < hi; i = next) {
+        next = i + STRIP < hi ? i + STRIP : hi;
+        int64_t begin = w->begin[i] - t->key0, end = w->end[next - 1] - t->key0;
+        if (begin < from) begin = from;
+        if (end > to) end = to;
+        if (begin < end) FN(strip)(jb, w, t, i, next, begin, end);
+    }
 }
 
 /* All keys of piece p for the unit's rows; *since counts the keys since the last restart. */
-static void FN(piece)(const job *jb, FN(work) *w, const spl_attn_piece *p, int64_t b, int64_t h, int64_t row0,
-                      int64_t rows, const T *q, int64_t ldq, int64_t *since) {
+static void FN(piece)(const job *jb, FN(work) *w, FN(tile_of) *t, const T *packed, const unsigned char *finite,
+                      int64_t rows, int64_t *since) {
+    const spl_attn_piece *p = t->p;
+    int64_t d = jb->a->head_dim, width = FN(width)(d), row0 = t->row0;
     int64_t lo = p->q0 > row0 ? p->q0 - row0 : 0, hi = p->q0 + p->nq - row0 < rows ? p->q0 + p->nq - row0 : rows;
-    int64_t first = p->nk, last = 0, d = jb->a->head_dim;
+    int64_t first = p->nk, last = 0;
     for (int64_t i = lo; i < hi; i++) {
-        visible(p, row0 + i - p->q0, &w->begin[i], &w->end[i]);
-        if (w->begin[i] == w->end[i]) continue;
-        if (w->begin[i] < first) first = w->begin[i];
-        if (w->end[i] > last) last = w->end[i];
+        int64_t begin, end;
+        visible(p, row0 + i - p->q0, &begin, &end);
+        if (begin < end && begin < first) first = begin;
+        if (begin < end && end > last) last = end;
+        w->begin[i] = p->k0 + begin;
+        w->end[i] = p->k0 + end;
     }
-    for (int64_t t = first, keys; t < last; t += keys) {
-        int64_t from = lo, to = hi;
-        keys = last - t < KEYS ? last - t : KEYS;
-        while (from < to && w->end[from] <= t) from++;
-        while (to > from && w->begin[to - 1] >= t + keys) to--;
-        if (from == to) continue;
-        if (*since + keys > RESTART) {
-            FN(fold)(w, rows, d);
+    first += p->k0;
+    last += p->k0;
+    for (int64_t n = first / KEYS; n * KEYS < last; n++) {
+        int64_t from = first > n * KEYS ? first - n * KEYS : 0, to = last - n * KEYS < KEYS ? last - n * KEYS : KEYS;
+        int64_t top = lo, bottom = hi;
+        t->key0 = n * KEYS;
+        while (top < bottom && w->end[top] <= t->key0 + from) top++;
+        while (bottom > top && w->begin[bottom - 1] >= t->key0 + to) bottom--;
+        if (top == bottom) continue;
+        if (*since + to - from > RESTART) {
+            FN(fold)(w, rows, width);
             *since = 0;
         }
-        FN(tile)(jb, w, p, b, h, row0, from, to, t, keys, q, ldq);
-        *since += keys;
+        t->keys = packed + n * FN(block_size)(d);
+        t->values = t->keys + KEYS * d;
+        t->finite = finite[n];
+        FN(tile)(jb, w, t, top, bottom, from, to);
+        *since += to - from;
     }
 }
 
 /* Writes the unit's rows, or merges them with what is there. */
-static void FN(finish)(const spl_attn_args *a, const FN(work) *w, int64_t b, int64_t h, int64_t row0,
-                       int64_t rows) {
+static void FN(finish)(const spl_attn_args *a, const FN(work) *w, int64_t width, const FN(tile_of) *t, int64_t rows) {
     int64_t d = a->head_dim;
     for (int64_t i = 0; i < rows; i++) {
-        T *out = (T *)a->out + b * a->out_strides[0] + (row0 + i) * a->out_strides[1] + h * a->out_strides[2];
-        T *lse = (T *)a->lse + (b * a->heads + h) * a->sq + row0 + i;
-        const double *o = w->total + i * d;
+        T *out = (T *)a->out + t->b * a->out_strides[0] + (t->row0 + i) * a->out_strides[1] + t->h * a->out_strides[2];
+        T *lse = (T *)a->lse + (t->b * a->heads + t->h) * a->sq + t->row0 + i;
+        const double *o = w->total + i * width;
         if (w->sum_total[i] == 0) { /* saw nothing */
             if (a->merge) continue;
             for (int64_t j = 0; j < d; j++) out[j] = 0;
             *lse = -(T)INFINITY;
             continue;
         }
-        double mine = (double)w->max_total[i] + log(w->sum_total[i]), scale = 1 / (w->sum_total[i] * (1 - a->p));
+        double mine = (double)w->max_total[i] + log(w->sum_total[i]);
+        double scale = 1 / (w->sum_total[i] * (1 - a->p));
         if (!a->merge || *lse == -(T)INFINITY) {
             for (int64_t j = 0; j < d; j++) out[j] = (T)(o[j] * scale);
             *lse = (T)mine;
@@ -173,25 +267,29 @@ static void FN(finish)(const spl_attn_args *a, const FN(work) *w, int64_t b, int
     }
 }
 
-static void FN(unit)(const job *jb, int64_t b, int64_t h, int64_t row0) {
+/* Rows [row0, row0 + ROWS) of query head h of batch entry b, with the packed blocks of its KV head. */
+static void FN(unit)(const job *jb, int64_t b, int64_t h, int64_t row0, const void *packed,
+                     const unsigned char *finite) {
     const spl_attn_args *a = jb->a;
-    FN(work) *w = (FN(work) *)(void *)(jb->scratch + splk_thread() * jb->stride);
-    int64_t rows = a->sq - row0 < ROWS ? a->sq - row0 : ROWS, d = a->head_dim, since = 0, ldq;
-    T *acc = FN(acc_of)(w, d);
+    FN(work) *w = (FN(work) *)(void *)(jb->work + splk_thread() * jb->work_stride);
+    int64_t rows = a->sq - row0 < ROWS ? a->sq - row0 : ROWS, d = a->head_dim, width = FN(width)(d), since = 0;
+    T *acc = FN(acc_of)(w, width), *mine = acc + ROWS * width, scale = (T)a->scale;
+    FN(tile_of) t = {.b = b, .h = h, .row0 = row0};
     for (int64_t i = 0; i < rows; i++) {
         w->sum[i] = w->sum_total[i] = 0;
         w->max[i] = w->max_total[i] = -(T)INFINITY;
     }
-    memset(w->total, 0, (size_t)(ROWS * d) * 8);
-    memset(acc, 0, (size_t)(ROWS * d) * sizeof(T));
+    memset(w->total, 0, (size_t)(ROWS * width) * 8);
+    memset(acc, 0, (size_t)(ROWS * width) * sizeof(T));
     const T *q = (const T *)a->q + b * a->q_strides[0] + row0 * a->q_strides[1] + h * a->q_strides[2];
-    q = FN(operand)(q, a->q_strides[1], rows, d, acc + ROWS * d, &ldq);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < d; j++) mine[i * d + j] = q[i * a->q_strides[1] + j] * scale;
     for (int i = 0; i < a->npieces; i++) {
-        const spl_attn_piece *p = &a->pieces[i];
-        if (p->q0 < row0 + rows && p->q0 + p->nq > row0) FN(piece)(jb, w, p, b, h, row0, rows, q, ldq, &since);
+        t.p = &a->pieces[i];
+        if (t.p->q0 < row0 + rows && t.p->q0 + t.p->nq > row0) FN(piece)(jb, w, &t, packed, finite, rows, &since);
     }
-    FN(fold)(w, rows, d);
-    FN(finish)(a, w, b, h, row0, rows);
+    FN(fold)(w, rows, width);
+    FN(finish)(a, w, width, &t, rows);
 }
 
 #undef FN

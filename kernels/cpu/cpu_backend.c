@@ -1,4 +1,4 @@
-/* cpu_backend.c: the table of the CPU backend, and its opening: threads, the BLAS, the choice of tile products. */
+/* cpu_backend.c: the table of the CPU backend, and its opening: threads, the BLAS. */
 #include "cpu.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,26 +16,33 @@ void splk_blas_threads(const splk_cpu *c) {
     if (openblas_set_num_threads) openblas_set_num_threads(c->nthreads);
 }
 
-/* "cpu: 2 threads, gemm and attention tiles by OpenBLAS 0.3.21 (SkylakeX)": name and version are the first two words.
- */
+#define TEXT_(x) #x
+#define TEXT(x) TEXT_(x)
+
+/* "OpenBLAS 0.3.21 (SkylakeX)" */
+static void describe_blas(char *out, size_t n) {
+    snprintf(out, n, "CBLAS");
+    if (!openblas_get_config || !openblas_get_corename) return;
+    const char *config = openblas_get_config(), *space = strchr(config, ' ');
+    int words = space ? (int)(space + 1 - config) + (int)strcspn(space + 1, " ") : (int)strlen(config);
+    snprintf(out, n, "%.*s (%s)", words, config, openblas_get_corename());
+}
+
 static void describe_into(splk_cpu *c) {
-    const char *blas = openblas_get_config ? openblas_get_config() : "CBLAS", *end = strchr(blas, ' ');
-    if (end) end = strchr(end + 1, ' ');
-    int length = end ? (int)(end - blas) : (int)strlen(blas);
-    snprintf(c->description, sizeof c->description, "cpu: %d thread%s, gemm and attention tiles by %.*s%s%s%s",
-             c->nthreads, c->nthreads == 1 ? "" : "s", length, blas, openblas_get_corename ? " (" : "",
-             openblas_get_corename ? openblas_get_corename() : "", openblas_get_corename ? ")" : "");
+    char blas[96];
+    describe_blas(blas, sizeof blas);
+    snprintf(c->description, sizeof c->description, "cpu: %d thread%s, %s kernels, gemm by %s", c->nthreads,
+             c->nthreads == 1 ? "" : "s", TEXT(SPLK_LEVEL), blas);
 }
 
 static spl_status cpu_open(int rank, int nthreads, void **ctx) {
     (void)rank;
     *ctx = NULL;
+    SPL_TRY(splk_cpu_select_check());
     if (nthreads < 1) return spli_error(SPL_EARG, "the cpu backend needs at least 1 thread, got %d", nthreads);
     splk_cpu *c = calloc(1, sizeof *c);
     if (!c) return spli_error(SPL_ENOMEM, "no memory for the context of the cpu backend (%zu bytes)", sizeof *c);
     c->nthreads = nthreads;
-    c->tiles_f32 = &splk_tiles_f32_blas;
-    c->tiles_f64 = &splk_tiles_f64_blas;
 #ifdef _OPENMP
     omp_set_num_threads(nthreads);
 #endif
@@ -49,7 +56,7 @@ static void cpu_close(void *ctx) { free(ctx); }
 
 static const char *cpu_describe(void *ctx) { return ((const splk_cpu *)ctx)->description; }
 
-const spl_backend_ops splk_cpu_backend = {
+const spl_backend_ops SPLK_TABLE = {
     .abi = SPL_BACKEND_ABI,
     .name = "cpu",
     .is_reference = 0,
@@ -84,4 +91,5 @@ const spl_backend_ops splk_cpu_backend = {
     .nll = splk_cpu_nll,
     .attention = splk_cpu_attention,
     .workspace_peak = splk_cpu_workspace_peak,
+    .select = splk_cpu_select,
 };

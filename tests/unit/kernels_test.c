@@ -453,7 +453,7 @@ static void registry(void) {
         good &= ops && strcmp(ops->name, names[i]) == 0 && ops->abi == SPL_BACKEND_ABI;
         good &= ops && ops->is_reference == (i == 2) && ops->has_memory == (i != 1);
         void *const *slot = ops ? (void *const *)(const void *)&ops->open : NULL;
-        for (; slot && (const char *)slot < (const char *)ops + sizeof *ops; slot++) good &= *slot != NULL;
+        for (; slot && (const char *)slot < (const char *)&ops->select; slot++) good &= *slot != NULL;
     }
     ok(good && n == 3, "cpu, null and ref are found, every slot filled");
     ok(spli_backend_find("cuda") == NULL, "an unknown backend is not");
