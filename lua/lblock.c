@@ -60,7 +60,7 @@ static int block_new(lua_State *L) {
     c.ffn = lspl_field_integer(L, at, function, "ffn", 0);
     c.norm = (spl_norm_kind)lspl_field_choice(L, at, function, "norm", norms, SPL_NORM_LAYER);
     c.eps = lspl_field_number(L, at, function, "eps", 0.0);
-    c.separate_qkv = lspl_field_choice(L, at, function, "qkv", projections, 0);
+    c.separate_qkv = lspl_field_choice(L, at, function, "qkv", projections, c.kv_heads && c.kv_heads != c.heads);
     int bias = lspl_field_boolean(L, at, function, "bias", 1);
     c.qkv_bias = lspl_field_boolean(L, at, function, "qkv_bias", bias);
     c.out_bias = lspl_field_boolean(L, at, function, "out_bias", bias);
@@ -71,6 +71,10 @@ static int block_new(lua_State *L) {
     c.rope_theta = lspl_field_number(L, at, function, "rope_theta", 0.0);
     c.causal = lspl_field_boolean(L, at, function, "causal", 1);
     double dropout = lspl_field_number(L, at, function, "dropout", 0.0);
+    if (!(dropout >= 0 && dropout < 1)) { /* by the name that was given; core sees the two it stands for */
+        lspl_raisef(L, SPL_EUSAGE,
+                    "block: dropout is %g; a probability from 0 up to, but not including, 1 is needed", dropout);
+    }
     c.dropout_attention = lspl_field_number(L, at, function, "dropout_attention", dropout);
     c.dropout_hidden = lspl_field_number(L, at, function, "dropout_hidden", dropout);
     c.seed = (uint64_t)lspl_field_integer(L, at, function, "seed", 0);
@@ -134,6 +138,7 @@ static void push_config(lua_State *L, const spl_block_config *c) {
         lua_pushstring(L, texts[i].value);
         lua_setfield(L, -2, texts[i].name);
     }
+    lspl_record(L);
 }
 
 /* block:schedule(mesh) [collective] -> block */
@@ -185,18 +190,26 @@ static int block_param(lua_State *L) {
             return 1;
         }
     }
-    return lspl_unknown_field(L, "the block's weights", 2, known);
+    const char *near = lspl_nearest(name, known);
+    if (near) return lspl_raisef(L, SPL_EARG, "block:param: there is no weight '%s'; did you mean '%s'?", name, near);
+    char all[400];
+    lspl_join(all, sizeof all, known);
+    return lspl_raisef(L, SPL_EARG, "block:param: there is no weight '%s'; this block has %s", name, all);
 }
 
 /* ---- running */
 
 static void read_size(lua_State *L, int index, const char *function, int64_t *batch, int64_t *seq) {
     if (!lua_istable(L, index)) lspl_bad_argument(L, function, "options", "a table {batch =, seq =}", index);
+    if (lua_getfield(L, index, "seq") == LUA_TNIL) {
+        lspl_raisef(L, SPL_EARG, "%s: seq is missing: how many tokens, as in {batch = 1, seq = 2048}", function);
+    }
+    lua_pop(L, 1);
     *batch = lspl_field_integer(L, index, function, "batch", 1);
-    *seq = lspl_field_integer(L, index, function, "seq", -1);
+    *seq = lspl_field_integer(L, index, function, "seq", 0);
     if (*batch < 0 || *seq < 0) {
-        lspl_raisef(L, SPL_EARG, "%s: batch = %lld and seq = %lld; both are needed, zero or more", function,
-                    (long long)*batch, (long long)*seq);
+        lspl_raisef(L, SPL_EARG, "%s: %s is %lld; it must be zero or more", function, *batch < 0 ? "batch" : "seq",
+                    (long long)(*batch < 0 ? *batch : *seq));
     }
 }
 
@@ -391,6 +404,28 @@ static int explain_tostring(lua_State *L) {
     return delegate(L, "spl.report", "explain", 1);
 }
 
+static int saved_tostring(lua_State *L) {
+    if (!lua_istable(L, 1)) lspl_bad_argument(L, "tostring", "self", "what block:forward saved", 1);
+    lua_settop(L, 1);
+    return delegate(L, "spl.report", "saved", 1);
+}
+
+/* saved.NAME where there is none; upvalue 1: the methods */
+static int saved_index(lua_State *L) {
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+    const char *known[SPL_MAX_SAVED + 4] = {"seed", "offset", "release"};
+    int n = 3, count = lua_istable(L, 1) ? (int)lua_rawlen(L, 1) : 0;
+    if (lua_isinteger(L, 2)) return lua_pushnil(L), 1; /* the end of the list */
+    for (int i = 1; i <= count && i <= SPL_MAX_SAVED; i++) {
+        if (lua_rawgeti(L, 1, i) == LUA_TTABLE && lua_getfield(L, -1, "name") == LUA_TSTRING) {
+            known[n++] = lua_tostring(L, -1); /* the entry keeps the string */
+        }
+        lua_settop(L, 2);
+    }
+    return lspl_unknown_field(L, "what this block saved", 2, known);
+}
+
 /* block:check(x [, options]) [collective]: see spl/check.lua */
 static int block_check(lua_State *L) {
     check_scheduled(L, 1, "block:check");
@@ -423,12 +458,13 @@ static int block_tostring(lua_State *L) {
         lua_pushliteral(L, "block (released)");
         return 1;
     }
-    const spl_block_config *c = spl_block_config_of(*p);
+    const spl_block *b = *p;
     char mesh[SPL_MAX_AXES * (SPL_NAME_BYTES + 48)] = "not scheduled";
-    if (spl_block_mesh(*p)) spl_mesh_format(spl_mesh_spec_of(spl_block_mesh(*p)), mesh, sizeof mesh);
-    lua_pushfstring(L, "block hidden %I, heads %I, kv_heads %I, head_dim %I, ffn %I, %s, %s norm, %s (%s)",
-                    (LUAI_UACINT)c->hidden, (LUAI_UACINT)c->heads, (LUAI_UACINT)c->kv_heads, (LUAI_UACINT)c->head_dim,
-                    (LUAI_UACINT)c->ffn, spl_dtype_name(c->dtype), norms[c->norm], activations[c->act], mesh);
+    if (spl_block_mesh(b)) spl_mesh_format(spl_mesh_spec_of(spl_block_mesh(b)), mesh, sizeof mesh);
+    lua_settop(L, 0);
+    push_config(L, spl_block_config_of(b));
+    delegate(L, "spl.report", "block", 1);
+    lua_pushfstring(L, "block %s (%s)", lua_tostring(L, -1), mesh);
     return 1;
 }
 
@@ -458,9 +494,12 @@ void lspl_open_block(lua_State *L) {
 
     luaL_newmetatable(L, "spl.saved");
     luaL_newlib(L, saved);
+    lua_pushcclosure(L, saved_index, 1);
     lua_setfield(L, -2, "__index");
     lua_pushcfunction(L, saved_release);
     lua_setfield(L, -2, "__close");
+    lua_pushcfunction(L, saved_tostring);
+    lua_setfield(L, -2, "__tostring");
     lua_pop(L, 1);
 
     luaL_newmetatable(L, "spl.explain");

@@ -31,7 +31,7 @@ static int distance(const char *a, const char *b) {
 
 const char *lspl_nearest(const char *name, const char *const *known) {
     const char *found = NULL;
-    int best = (int)strlen(name) / 3 + 2; /* farther than this is another word */
+    int best = (int)strlen(name) / 3 + 1; /* a word that differs in more than a third is another word */
     for (; *known; known++) {
         int d = distance(name, *known);
         if (d < best) best = d, found = *known;
@@ -39,8 +39,7 @@ const char *lspl_nearest(const char *name, const char *const *known) {
     return found;
 }
 
-/* "a, b, c" of a NULL-terminated list, cut where the buffer ends. */
-static void join(char *out, size_t n, const char *const *names) {
+void lspl_join(char *out, size_t n, const char *const *names) {
     size_t used = 0;
     out[0] = 0;
     for (int i = 0; names[i] && used < n; i++) {
@@ -64,7 +63,7 @@ void lspl_known_fields(lua_State *L, int index, const char *function, const char
         if (known[i]) continue;
         const char *near = lspl_nearest(key, known);
         char all[400];
-        join(all, sizeof all, known);
+        lspl_join(all, sizeof all, known);
         if (near) lspl_raisef(L, SPL_EARG, "%s: unknown option '%s'; did you mean '%s'?", function, key, near);
         lspl_raisef(L, SPL_EARG, "%s: unknown option '%s'; known: %s", function, key, all);
     }
@@ -77,7 +76,7 @@ int lspl_unknown_field(lua_State *L, const char *object, int key_index, const ch
     }
     const char *key = lua_tostring(L, key_index), *near = lspl_nearest(key, known);
     char all[400];
-    join(all, sizeof all, known);
+    lspl_join(all, sizeof all, known);
     if (near) return lspl_raisef(L, SPL_EARG, "%s has no field '%s'; did you mean '%s'?", object, key, near);
     return lspl_raisef(L, SPL_EARG, "%s has no field '%s'; it has %s", object, key, all);
 }
@@ -113,7 +112,7 @@ spl_dtype lspl_dtype(lua_State *L, int index, const char *function, const char *
         const char *names[SPL_DTYPE_COUNT + 1] = {NULL};
         char all[120];
         for (int i = 0; i < SPL_DTYPE_COUNT; i++) names[i] = spl_dtype_name((spl_dtype)i);
-        join(all, sizeof all, names);
+        lspl_join(all, sizeof all, names);
         lspl_raisef(L, SPL_EARG, "%s: argument '%s': there is no dtype '%s'; use one of %s", function, argument,
                     lua_tostring(L, index), all);
     }
@@ -199,8 +198,39 @@ int lspl_field_choice(lua_State *L, int index, const char *function, const char 
         if (!strcmp(names[i], v)) return i;
     }
     char all[200];
-    join(all, sizeof all, names);
-    return lspl_raisef(L, SPL_EARG, "%s: %s = '%s' is not known; use one of %s", function, key, v, all);
+    lspl_join(all, sizeof all, names);
+    const char *near = lspl_nearest(v, names);
+    return lspl_raisef(L, SPL_EARG, "%s: %s = '%s' is not known; use one of %s%s%s%s", function, key, v, all,
+                       near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+/* ---- tables of results: plain tables that print a line a field */
+
+static int record_tostring(lua_State *L) {
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "spl.report");
+    lua_call(L, 1, 1);
+    lua_getfield(L, -1, "record");
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 1);
+    return 1;
+}
+
+void lspl_record(lua_State *L) {
+    if (luaL_newmetatable(L, "spl.record")) {
+        lua_pushcfunction(L, record_tostring);
+        lua_setfield(L, -2, "__tostring");
+    }
+    lua_setmetatable(L, -2);
+}
+
+int lspl_as_record(lua_State *L) {
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    lspl_record(L);
+    return 1;
 }
 
 /* ---- lists of sizes: plain tables that print as "[1, 2048, 768]" and are equal when their entries are */

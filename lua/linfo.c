@@ -113,6 +113,7 @@ static int l_facts(lua_State *L) {
     set(L, "lua", LUA_RELEASE);
     set(L, "backend", spl_backend_name(rt));
     set(L, "backend_description", spl_backend_describe(rt));
+    lspl_record(L);
     return 1;
 }
 

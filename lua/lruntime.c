@@ -149,6 +149,7 @@ static void push_by_category(lua_State *L, const int64_t *bytes) {
     set_integer(L, "activations", bytes[SPL_MEM_ACTIVATIONS]);
     set_integer(L, "buffers", bytes[SPL_MEM_BUFFERS]);
     set_integer(L, "workspace", bytes[SPL_MEM_WORKSPACE]);
+    lspl_record(L);
 }
 
 static void push_memory(lua_State *L, const spl_counters *c) {
@@ -157,6 +158,7 @@ static void push_memory(lua_State *L, const spl_counters *c) {
     lua_setfield(L, -2, "now");
     push_by_category(L, c->bytes_peak);
     lua_setfield(L, -2, "peak");
+    lspl_record(L);
 }
 
 /* spl.counters(): {calls = , bytes = by collective and in `total`, comm_seconds, comm_exposed_seconds, gemm_flops,
@@ -183,6 +185,7 @@ static int l_counters(lua_State *L) {
     set_integer(L, "attention_flops", c.attention_flops);
     push_memory(L, &c);
     lua_setfield(L, -2, "memory");
+    lspl_record(L);
     return 1;
 }
 
@@ -209,6 +212,7 @@ static int l_live(lua_State *L) {
     set_integer(L, "meshes", c.live_meshes);
     set_integer(L, "blocks", c.live_blocks);
     set_integer(L, "total", c.live_tensors + c.live_storages + c.live_meshes + c.live_blocks);
+    lspl_record(L);
     return 1;
 }
 
@@ -279,7 +283,7 @@ void lspl_open_runtime(lua_State *L) {
         {"counters", l_counters},
         {"reset_counters", l_reset_counters}, {"memory", l_memory}, {"live", l_live}, {"now", l_now},
         {"host", l_host}, {"check_collectives", l_check_collectives}, {"nearest", l_nearest},
-        {"embedded", l_embedded}, {"embedded_list", l_embedded_list}, {NULL, NULL}};
+        {"embedded", l_embedded}, {"embedded_list", l_embedded_list}, {"record", lspl_as_record}, {NULL, NULL}};
     luaL_setfuncs(L, functions, 0);
     set_string(L, "version", SPL_VERSION);
 }

@@ -63,6 +63,10 @@ double lspl_number(lua_State *L, int index, const char *function, const char *ar
 int lspl_dim(lua_State *L, int index, const char *function, const char *argument, int ndim);
 spl_dtype lspl_dtype(lua_State *L, int index, const char *function, const char *argument);
 const char *lspl_nearest(const char *name, const char *const *known); /* NULL when nothing is near */
+/* "a, b, c" of a NULL-terminated list, cut where the buffer ends. */
+void lspl_join(char *out, size_t n, const char *const *names);
+void lspl_record(lua_State *L);   /* the table on top, one of results, will print a line a field (report.lua) */
+int lspl_as_record(lua_State *L); /* core.record(t) -> t: the same, for modules */
 void lspl_push_int64s(lua_State *L, const int64_t *values, int n);    /* as a list */
 /* Unknown field of an object: error naming it and the nearest known one. Never returns. */
 int lspl_unknown_field(lua_State *L, const char *object, int key_index, const char *const *known);

@@ -9,7 +9,7 @@ static const char *const names[] = {"shape",    "local_shape", "dtype",        "
                                     "fill",     "set",         "set_local",    "to_local",  "to_table", "flat",
                                     "to_bytes", "gather",      "redistribute", "norm",      "sum",      "max_abs",
                                     "stats",    "item",        "narrow",       "transpose", "reshape",  "contiguous",
-                                    "cast",     "clone",       "release",      "where",     NULL};
+                                    "cast",     "clone",       "release",      "where",     "to_text",  NULL};
 
 /* ---- memory */
 
@@ -351,31 +351,26 @@ static void add_corner(luaL_Buffer *b, const corner *c, int dim, int64_t at) {
     luaL_addchar(b, '}');
 }
 
-/* A view of at most CORNER (outer dimensions: 2) of each dimension; pushes it. */
-static spl_tensor *push_corner(lua_State *L, spl_tensor *t, corner *c) {
+/* A view of at most `outer` positions of each dimension, of the last two `rows` and `cols`; pushes it. */
+static spl_tensor *push_corner(lua_State *L, spl_tensor *t, corner *c, int64_t outer, int64_t rows, int64_t cols) {
     spl_tensor **now = lspl_new_tensor(L);
     lspl_check(L, spl_tensor_local(t, now));
     c->ndim = spl_tensor_ndim(t);
     memcpy(c->local, spl_tensor_local_shape(t), sizeof c->local);
     for (int i = 0; i < c->ndim; i++) {
-        int64_t most = i < c->ndim - 2 ? 2 : CORNER;
+        int64_t most = i < c->ndim - 2 ? outer : i == c->ndim - 2 ? rows : cols;
         c->shape[i] = c->local[i] < most ? c->local[i] : most;
         if (c->shape[i] == c->local[i]) continue;
         spl_tensor **next = lspl_new_tensor(L);
+        luaL_checkstack(L, 4, "too many dimensions");
         lspl_check(L, spl_tensor_narrow(*now, i, 0, c->shape[i], next));
         now = next;
     }
     return *now;
 }
 
-static int tensor_tostring(lua_State *L) {
-    spl_tensor **p = luaL_testudata(L, 1, LSPL_TENSOR);
-    if (!p) lspl_bad_argument(L, "tostring", "self", "a tensor", 1);
-    if (!*p || spl_tensor_dropped(*p)) {
-        lua_pushliteral(L, "tensor (released)");
-        return 1;
-    }
-    spl_tensor *t = *p;
+/* Shape, layout and the first values of this rank's part. */
+static int push_text(lua_State *L, spl_tensor *t, int64_t outer, int64_t rows, int64_t cols) {
     corner c = {0};
     const char *layout = NULL;
     if (spl_tensor_layout(t)) {
@@ -383,7 +378,7 @@ static int tensor_tostring(lua_State *L) {
         layout = luaL_tolstring(L, -1, NULL);
     }
     if (spli_backend_find(spl_backend_name(lspl_runtime(L)))->has_memory) {
-        spl_tensor *view = push_corner(L, t, &c);
+        spl_tensor *view = push_corner(L, t, &c, outer, rows, cols);
         c.values = lspl_read_doubles(L, view);
         c.integral = !spl_dtype_is_float(spl_tensor_dtype(t));
     }
@@ -405,6 +400,61 @@ static int tensor_tostring(lua_State *L) {
     if (c.values) add_corner(&b, &c, 0, 0);
     luaL_pushresult(&b);
     return 1;
+}
+
+static int tensor_tostring(lua_State *L) {
+    spl_tensor **p = luaL_testudata(L, 1, LSPL_TENSOR);
+    if (!p) lspl_bad_argument(L, "tostring", "self", "a tensor", 1);
+    if (!*p || spl_tensor_dropped(*p)) {
+        lua_pushliteral(L, "tensor (released)");
+        return 1;
+    }
+    return push_text(L, *p, 2, CORNER, CORNER);
+}
+
+/* tensor:to_text([{rows=, cols=}]) [local]: as print shows it, with more of the values */
+static int tensor_to_text(lua_State *L) {
+    enum { ALL_UP_TO = 1024, LARGER = 16 };
+    static const char *const known[] = {"rows", "cols", NULL};
+    spl_tensor *t = lspl_check_tensor(L, 1, "tensor:to_text", "self");
+    int small = spl_tensor_local_count(t) <= ALL_UP_TO;
+    int64_t rows = small ? INT64_MAX : LARGER, cols = rows;
+    if (!lua_isnoneornil(L, 2)) {
+        lspl_known_fields(L, 2, "tensor:to_text", known);
+        rows = lspl_field_integer(L, 2, "tensor:to_text", "rows", rows);
+        cols = lspl_field_integer(L, 2, "tensor:to_text", "cols", cols);
+        if (rows < 0 || cols < 0) {
+            lspl_raisef(L, SPL_EARG, "tensor:to_text: rows = %lld and cols = %lld; give how many to show at most, "
+                        "zero or more", (long long)rows, (long long)cols);
+        }
+    }
+    return push_text(L, t, small ? INT64_MAX : 2, rows, cols);
+}
+
+/* Operators that tensors do not have; upvalues: the sign, and what there is instead. */
+static int tensor_operator(lua_State *L) {
+    return lspl_raisef(L, SPL_EARG, "tensors have no operator %s; %s", lua_tostring(L, lua_upvalueindex(1)),
+                       lua_tostring(L, lua_upvalueindex(2)));
+}
+
+/* Adds them to the metatable on top. */
+static void add_operators(lua_State *L) {
+    static const char ops[] = "there are spl.add(a, b), spl.linear(x, w) for x w^T, spl.norm, spl.embed and spl.nll; "
+                              "other arithmetic goes over to_table() and set()";
+    static const char order[] = "tensors are not ordered; compare numbers such as t:item(1) or t:norm()";
+    static const char text[] = "tostring(t) or t:to_text() makes text of it";
+    static const struct {
+        const char *event, *sign, *instead;
+    } list[] = {{"__add", "+", "spl.add(a, b) adds two of one shape, dtype and layout"},
+                {"__sub", "-", ops},   {"__unm", "-", ops},      {"__mul", "*", ops},     {"__div", "/", ops},
+                {"__mod", "%", ops},   {"__idiv", "//", ops},    {"__pow", "^", ops},     {"__lt", "<", order},
+                {"__le", "<=", order}, {"__concat", "..", text}, {NULL, NULL, NULL}};
+    for (int i = 0; list[i].event; i++) {
+        lua_pushstring(L, list[i].sign);
+        lua_pushstring(L, list[i].instead);
+        lua_pushcclosure(L, tensor_operator, 2);
+        lua_setfield(L, -2, list[i].event);
+    }
 }
 
 static int tensor_length(lua_State *L) {
@@ -474,6 +524,7 @@ void lspl_open_tensor(lua_State *L) {
                                        {"redistribute", tensor_redistribute},
                                        {"gather", tensor_gather},
                                        {"where", tensor_where},
+                                       {"to_text", tensor_to_text},
                                        {"release", tensor_release},
                                        {NULL, NULL}};
     static const luaL_Reg meta[] = {{"__gc", tensor_release},        {"__close", tensor_release},
@@ -485,6 +536,7 @@ void lspl_open_tensor(lua_State *L) {
                                          {NULL, NULL}};
     luaL_newmetatable(L, LSPL_TENSOR);
     luaL_setfuncs(L, meta, 0);
+    add_operators(L);
     luaL_newlib(L, methods);
     lspl_tensor_value_methods(L);
     lua_pushcclosure(L, tensor_index, 1);

@@ -343,6 +343,7 @@ static int tensor_stats(lua_State *L) {
     lua_setfield(L, -2, "nan");
     lua_pushinteger(L, (lua_Integer)s.inf_count);
     lua_setfield(L, -2, "inf");
+    lspl_record(L);
     return 1;
 }
 

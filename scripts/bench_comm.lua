@@ -82,15 +82,12 @@ local function wanted_axis(mesh)
     return usage("--axis: the mesh \"%s\" has no axis '%s'%s", mesh.spec, o.axis, nearest(o.axis, names))
 end
 
--- A number in `width` columns with as many digits as fit, two after the point at most.
-local function fitted(value, width)
-    local digits = #("%.0f"):format(math.floor(value))
-    local after = math.max(0, math.min(2, width - digits - 1))
-    return digits > width and ("%.1e"):format(value) or ("%." .. after .. "f"):format(value)
-end
-
--- Mean over the rounds of the slowest rank's time, in seconds.
+-- Mean over the rounds of the slowest rank's time, in seconds; nil where nothing is computed, and so nothing moves.
 local function timed(run)
+    if spl.facts().backend == "null" then
+        run()
+        return nil
+    end
     for _ = 1, o.warmup do
         run()
     end
@@ -115,33 +112,29 @@ end
 local function measure(c, mesh, axis, data, in_place, buffers)
     local send, recv = transfers.views(c, in_place, buffers.send, buffers.recv)
     if not send then
-        return nil
+        return {}
     end
     local function run()
         transfers.run(c, mesh, axis, send, recv)
     end
     data:prepare(c, send, recv)
-    local seconds = timed(run)
-    local algbw, busbw = transfers.bandwidths(c, seconds)
-    local wrong
+    local half, seconds = {}, timed(run)
+    if seconds then
+        half.us = 1e6 * seconds
+        half.algbw, half.busbw = transfers.bandwidths(c, seconds)
+    end
     if buffers.check then -- a call of its own: in place, the rounds have summed what earlier ones left
         data:prepare(c, send, recv)
         run()
-        wrong = spl.sum(data:count_wrong(c, recv))
+        half.wrong = spl.sum(data:count_wrong(c, recv))
     end
-    return { us = 1e6 * seconds, algbw = algbw, busbw = busbw, wrong = wrong }
+    return half
 end
 
 local function cells_of(half, cells)
-    if not half then
-        for _ = 1, 4 do
-            cells[#cells + 1] = "N/A"
-        end
-        return
+    for _, cell in ipairs { { half.us, 7 }, { half.algbw, 6 }, { half.busbw, 6 } } do
+        cells[#cells + 1] = cell[1] and report.fitted(cell[1], cell[2]) or "N/A"
     end
-    cells[#cells + 1] = fitted(half.us, 7)
-    cells[#cells + 1] = fitted(half.algbw, 6)
-    cells[#cells + 1] = fitted(half.busbw, 6)
     cells[#cells + 1] = half.wrong and ("%d"):format(half.wrong) or "N/A"
 end
 
@@ -152,31 +145,31 @@ local function show_row(c, mesh, axis, out, within)
     say(report.row(columns, cells))
     if o.json and spl.rank() == 0 then
         local json = require "spl.json"
-        local inner = within or { us = json.null, algbw = json.null, busbw = json.null }
-        print(json.encode({
-            op = c.op, size_bytes = c.size_bytes, count = c.count, dtype = o.dtype, redop = c.redop, root = c.root,
-            time_us = out.us, algbw_gbs = out.algbw, busbw_gbs = out.busbw, wrong = out.wrong or json.null,
-            time_us_in_place = inner.us, algbw_gbs_in_place = inner.algbw, busbw_gbs_in_place = inner.busbw,
-            wrong_in_place = inner.wrong or json.null, mesh = mesh.spec, axis = axis.name, ranks = axis.size,
-        }, JSON_KEYS))
+        local object = { op = c.op, size_bytes = c.size_bytes, count = c.count, dtype = o.dtype, redop = c.redop,
+            root = c.root, mesh = mesh.spec, axis = axis.name, ranks = axis.size }
+        for suffix, half in pairs { [""] = out, _in_place = within } do
+            object["time_us" .. suffix] = half.us or json.null
+            object["algbw_gbs" .. suffix] = half.algbw or json.null
+            object["busbw_gbs" .. suffix] = half.busbw or json.null
+            object["wrong" .. suffix] = half.wrong or json.null
+        end
+        print(json.encode(object, JSON_KEYS))
         io.stdout:flush()
     end
 end
 
 local function header(mesh, axis)
     local groups = spl.size() // axis.size
-    say("# spl %s bench_comm: collectives of %d rank%s on axis %s of mesh \"%s\"%s", spl.version, axis.size,
-        axis.size == 1 and "" or "s", axis.name, mesh.spec,
+    say("# spl %s bench_comm: collectives of %s on axis %s of mesh \"%s\"%s", spl.version,
+        report.plural(axis.size, "rank"), axis.name, mesh.spec,
         groups > 1 and (", %d groups at the same time"):format(groups) or "")
     say("# minBytes %d maxBytes %d step: %d(factor) warmup iters: %d iters: %d validation: %d", o.min, o.max, o.factor,
         o.warmup, o.rounds, o.check and 1 or 0)
     say("# time: mean over the iterations of the slowest rank's, each after a barrier; 1 GB/s is 1e9 bytes a second")
     say("#")
     say("# Using ranks")
-    local here = spl.facts()
-    local ranks = spl.gather(here.host .. ", " .. here.backend_description:gsub("%s+$", ""))
-    for rank, text in ipairs(ranks) do
-        say("#  Rank %2d on %s", rank - 1, text)
+    for _, line in ipairs(report.machine()) do
+        say("#  %s", line)
     end
     say("#")
 end
@@ -193,14 +186,17 @@ local function section(op, mesh, axis, data, buffers)
         local out = measure(c, mesh, axis.name, data, false, buffers)
         local within = measure(c, mesh, axis.name, data, true, buffers)
         for _, half in ipairs { out, within } do
-            wrong, bandwidth, halves = wrong + (half.wrong or 0), bandwidth + half.busbw, halves + 1
+            wrong = wrong + (half.wrong or 0)
+            if half.busbw then
+                bandwidth, halves = bandwidth + half.busbw, halves + 1
+            end
         end
         show_row(c, mesh, axis, out, within)
         size = size <= o.max // o.factor and size * o.factor or o.max + 1
     end
     say("# Out of bounds values : %s", not buffers.check and "not checked" or wrong == 0 and "0 OK"
         or ("%d FAILED"):format(wrong))
-    say("# Avg bus bandwidth    : %g", bandwidth / halves)
+    say("# Avg bus bandwidth    : %s", halves > 0 and ("%g"):format(bandwidth / halves) or "N/A")
     say("#")
     return wrong
 end
@@ -230,7 +226,7 @@ for _, op in ipairs(ops) do
 end
 if wrong > 0 then
     if o.json and spl.rank() == 0 then
-        io.stderr:write(("spl: bench_comm: %d wrong elements\n"):format(wrong))
+        io.stderr:write(("spl: bench_comm: %s\n"):format(report.plural(wrong, "wrong element")))
     end
     os.exit(1)
 end

@@ -8,11 +8,23 @@ local theory = require "spl.theory"
 local o = spl.args {
     "Times the forward pass of a transformer block on each mesh and, with --check, compares it with fp64.",
     batch = { type = "integer", metavar = "N",
-        help = "sequences (default 1; 2 for the default mesh with a data axis)" },
+        help = "sequences (default: one for each rank along the mesh's data axes)" },
     seq = { default = 2048, help = "tokens of each" },
-    hidden = { default = 768, help = "a multiple of heads" },
+    hidden = { default = 768, help = "a multiple of heads, unless --head-dim is given" },
     heads = { default = 12, help = "query heads" },
     kv_heads = { type = "integer", metavar = "N", help = "key and value heads (default: heads)" },
+    head_dim = { type = "integer", metavar = "N", help = "of each head (default: hidden / heads)" },
+    ffn = { type = "integer", metavar = "N", help = "width of the MLP (default: 4 hidden)" },
+    norm = { default = "layer", choices = { "layer", "rms" }, help = "LayerNorm or RMSNorm" },
+    act = { type = "string", choices = { "gelu_tanh", "gelu_erf", "silu", "none" },
+        help = "activation of the MLP (default: gelu_tanh, with --gated silu)" },
+    gated = { default = false, help = "an MLP of act(gate) * up, as Llama's" },
+    qkv = { type = "string", choices = { "interleaved", "separate" },
+        help = "one QKV weight with the heads interleaved, or three weights (default: interleaved, separate where "
+            .. "kv_heads differ from heads)" },
+    bias = { default = true, help = "of all linears" },
+    rope = { type = "number", min = 0, metavar = "THETA", help = "rotary positions with this base, as 10000 "
+        .. "(default: none)" },
     mesh = { type = "list", of = "string", metavar = "MESH",
         help = "axes with roles, \"dp=2:data, tp=*:sequence\"; default: tensor, sequence and, on an even world, this" },
     dtype = { default = "f32", choices = { "f32", "f64" }, help = "of weights and activations" },
@@ -28,23 +40,27 @@ local o = spl.args {
 }
 
 local JSON_KEYS = { "mesh", "ranks", "threads", "time_ms_p50", "time_ms_min", "gflops", "gemm_pct", "comm_ms",
-    "comm_exposed_ms", "comm_pct", "bytes_sent", "bytes_theory", "peak_bytes", "rel_err", "wrong" }
+    "comm_exposed_ms", "comm_pct", "bytes_sent", "bytes_theory", "peak_bytes", "rel_err", "wrong", "batch", "seq",
+    "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "act", "gated", "qkv", "bias", "rope_theta", "dropout",
+    "seed", "dtype", "save", "backend", "rounds", "warmup", "time_ms_p99", "tokens_per_s", "weights_bytes",
+    "workspace_bytes", "rows_checked" }
 
 local columns = {
-    { title = "mesh", unit = "", width = 26, left = true },
-    { title = "time", unit = "ms p50", width = 9, format = "%.2f" },
-    { title = "min", unit = "ms", width = 9, format = "%.2f" },
-    { title = "p99", unit = "ms", width = 9, format = "%.2f" },
-    { title = "speed", unit = "GFLOP/s/rank", width = 14, format = "%.1f" },
-    { title = "gemm", unit = "%", width = 7 },
-    { title = "comm", unit = "ms", width = 8, format = "%.2f" },
-    { title = "exposed", unit = "ms", width = 8, format = "%.2f" },
-    { title = "comm", unit = "%", width = 7 },
-    { title = "sent", unit = "bytes", width = 11 },
-    { title = "theory", unit = "bytes", width = 11 },
-    { title = "peak", unit = "bytes", width = 11 },
-    { title = "rel_err", unit = "", width = 9, format = "%.1e" },
-    { title = "#wrong", unit = "", width = 7 },
+    { title = "mesh", unit = "", width = 12, left = true },
+    { title = "batch", unit = "", width = 5 },
+    { title = "time", unit = "ms p50", width = 8, digits = 2 },
+    { title = "min", unit = "ms", width = 7, digits = 2 },
+    { title = "p99", unit = "ms", width = 7, digits = 2 },
+    { title = "per rank", unit = "GFLOP/s", width = 9, digits = 1 },
+    { title = "gemm", unit = "%", width = 6 },
+    { title = "comm", unit = "ms", width = 5, digits = 2 },
+    { title = "exposed", unit = "ms", width = 7, digits = 2 },
+    { title = "comm", unit = "%", width = 6 },
+    { title = "sent", unit = "bytes", width = 9 },
+    { title = "theory", unit = "bytes", width = 9 },
+    { title = "peak", unit = "bytes", width = 9 },
+    { title = "rel_err", unit = "", width = 7, format = "%.1e" },
+    { title = "#wrong", unit = "", width = 6 },
 }
 
 local function say(format, ...)
@@ -57,61 +73,72 @@ if o.shapes and o.json then
     spl.error { code = "usage", message = "--shapes prints tables and --json nothing but JSON; choose one" }
 end
 
+-- Ranks along the data axes of a mesh: how many sequences it takes to give each something to do.
+local function data_ranks(text)
+    local n = 1
+    for _, axis in ipairs(spl.mesh.parse(text).axes) do
+        n = axis.role == "data" and n * axis.size or n
+    end
+    return n
+end
+
 -- The rows to print: what --mesh says, or the defaults of this world.
 local function planned()
-    local list = {}
-    for _, text in ipairs(o.mesh or { "tp=*:tensor", "tp=*:sequence" }) do
-        list[#list + 1] = { mesh = text, batch = o.batch or 1 }
-    end
+    local meshes = o.mesh or { "tp=*:tensor", "tp=*:sequence" }
     if not o.mesh and spl.size() % 2 == 0 then
-        list[#list + 1] = { mesh = "dp=2:data, tp=*:sequence", batch = o.batch or 2 }
+        meshes[#meshes + 1] = "dp=2:data, tp=*:sequence"
+    end
+    local list = {}
+    for i, text in ipairs(meshes) do
+        local parts = data_ranks(text)
+        list[i] = { mesh = text, batch = o.batch or parts, data_ranks = parts }
+        columns[1].width = math.max(columns[1].width, #spl.mesh.parse(text).spec)
     end
     return list
 end
 
 local function define()
-    local kv = o.kv_heads or o.heads
-    return spl.block { hidden = o.hidden, heads = o.heads, kv_heads = kv,
-        qkv = kv == o.heads and "interleaved" or "separate",
+    return spl.block { hidden = o.hidden, heads = o.heads, kv_heads = o.kv_heads, head_dim = o.head_dim, ffn = o.ffn,
+        norm = o.norm, act = o.act, gated = o.gated, qkv = o.qkv, bias = o.bias, rope_theta = o.rope,
         dropout = o.dropout, seed = o.seed, dtype = o.dtype, causal = true }
 end
 
--- Everything that a command line can have wrong is found before any work starts.
+-- Everything that a command line can have wrong is found before any work starts. Returns the definition filled in.
 local function refuse_early(list)
     if o.check then
-        require "spl.check".able()
+        local able, err = pcall(require "spl.check".able)
+        if not able then
+            spl.error { code = "usage", message = "--" .. tostring(err) }
+        end
     end
-    define():release()
+    local blk <close> = define()
     for _, row in ipairs(list) do
         local mesh <close> = spl.mesh(row.mesh)
         local smallest <close> = spl.block { hidden = 1, heads = 1 }
         smallest:schedule(mesh)
     end
+    return blk.config
 end
 
-local function header()
+local function header(config)
     say("# spl %s sp_forward: forward pass of one transformer block", spl.version)
-    local here = spl.facts()
-    local kinds = spl.gather(("%s, %d thread%s, %s"):format(here.host, here.threads, here.threads == 1 and "" or "s",
-        here.backend_description))
-    local first = 0
-    for rank = 1, #kinds do -- neighbours that are alike share a line
-        if rank == #kinds or kinds[rank + 1] ~= kinds[first + 1] then
-            say("# %s: %s", first == rank - 1 and "rank " .. first or ("ranks %d-%d"):format(first, rank - 1),
-                kinds[rank])
-            first = rank
-        end
+    local computes = spl.facts().backend ~= "null"
+    for _, line in ipairs(report.machine()) do
+        say("# %s", line)
     end
-    say("# seq %d, hidden %d, heads %d, kv_heads %d, head_dim %d, ffn %d, %s, dropout %g, causal, seed %d", o.seq,
-        o.hidden, o.heads, o.kv_heads or o.heads, o.hidden // o.heads, 4 * o.hidden, o.dtype, o.dropout, o.seed)
-    say("# time: wall time after a barrier, on the slowest rank; %d rounds after %d of warm-up", o.rounds, o.warmup)
-    if spl.virtual() then
-        say("# virtual ranks take turns in one process: values and bytes are exact, times mean nothing")
+    say("# block: %s", report.block(config))
+    if computes then
+        say("# seq %d; time: wall time after a barrier, on the slowest rank; %d rounds after %d of warm-up", o.seq,
+            o.rounds, o.warmup)
+    else
+        say("# seq %d", o.seq)
     end
     say("# saved outputs: %s", o.save and "kept, as in training" or "not kept")
-    say("# gemm %%: useful FLOPs against %.1f GFLOP/s, a 2048^3 SGEMM on all ranks at once in this run",
-        require "spl.bench".sgemm() / 1e9)
-    say("# comm %: of the time that is not exposed communication; ! above 20")
+    if computes then
+        say("# gemm %%: useful FLOPs against %.1f GFLOP/s, a 2048^3 SGEMM on all ranks at once in this run",
+            require "spl.bench".sgemm() / 1e9)
+        say("# comm %: of the time that is not exposed communication; ! above 20")
+    end
     say("# bytes: on the rank with most; peak: activations and communication buffers")
     say("#")
     say(report.head(columns))
@@ -144,11 +171,46 @@ local function print_shapes(blk, x)
         :gsub("%%", "%%%%"))
 end
 
-local function percent(value, marked)
-    return ("%.1f%s"):format(value, marked and "!" or " ")
+local function percent(value, limit)
+    return value and report.fitted(value, 5, 1) .. (value > limit and "!" or " ")
 end
 
-local function run(row)
+-- What no column has room for.
+local function show_details(row, weights, r, checked)
+    say("#   weights %d bytes, workspace %d bytes%s", weights, r.workspace_bytes, not checked and ""
+        or checked.rows == checked.seq and "; all rows checked against fp64"
+        or ("; %d of %d rows checked against fp64"):format(checked.rows, checked.seq))
+    if row.batch < row.data_ranks then
+        local idle = spl.size() // row.data_ranks * (row.data_ranks - row.batch)
+        say("#   batch %d is less than the %d ranks of the data axes: %s of %d %s idle; give --batch %d", row.batch,
+            row.data_ranks, idle, spl.size(), idle == 1 and "is" or "are", row.data_ranks)
+    end
+end
+
+local function show_json(row, mesh, config, measured)
+    if not o.json or spl.rank() ~= 0 then
+        return
+    end
+    local json = require "spl.json"
+    local object = { mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(), batch = row.batch, seq = o.seq,
+        rounds = o.rounds, warmup = o.warmup, dropout = o.dropout, bias = o.bias, save = o.save,
+        backend = spl.facts().backend }
+    for _, key in ipairs(JSON_KEYS) do
+        if object[key] == nil then
+            object[key] = measured[key]
+        end
+        if object[key] == nil then
+            object[key] = config[key]
+        end
+        if object[key] == nil then
+            object[key] = json.null
+        end
+    end
+    print(json.encode(object, JSON_KEYS))
+    io.stdout:flush()
+end
+
+local function run(row, config)
     local mesh <close> = spl.mesh(row.mesh)
     local before = spl.memory().now.weights
     local blk <close> = define():schedule(mesh)
@@ -159,44 +221,52 @@ local function run(row)
         function() return blk:forward(x, { save = o.save }) end }
     local bytes_theory, as_theory = theory_of(mesh, row.batch, r.bytes_here)
     local checked = o.check and blk:check(x, { rows = o.rows }) or nil
-    say(report.row(columns, { tostring(mesh), r.ms_p50, r.ms_min, r.ms_p99, r.gflops,
-        percent(r.gemm_pct, r.gemm_pct > 100), r.comm_ms, r.comm_exposed_ms, percent(r.comm_pct, r.comm_pct > 20),
-        r.bytes_sent, bytes_theory, r.peak_bytes, checked and checked.rel_err, checked and checked.wrong }))
-    say("#   batch %d; weights %d bytes, workspace %d bytes%s", row.batch, weights, r.workspace_bytes,
-        checked and ("; %d of %d rows checked against fp64"):format(checked.rows, checked.seq) or "")
+    say(report.row(columns, { tostring(mesh), row.batch, r.ms_p50, r.ms_min, r.ms_p99, r.gflops,
+        percent(r.gemm_pct, 100), r.comm_ms, r.comm_exposed_ms, percent(r.comm_pct, 20), r.bytes_sent, bytes_theory,
+        r.peak_bytes, checked and checked.rel_err, checked and checked.wrong }))
+    show_details(row, weights, r, checked)
     if o.shapes then
         print_shapes(blk, x)
     end
-    if o.json and spl.rank() == 0 then
-        local json = require "spl.json"
-        print(json.encode({
-            mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(),
-            time_ms_p50 = r.ms_p50, time_ms_min = r.ms_min, gflops = r.gflops, gemm_pct = r.gemm_pct,
-            comm_ms = r.comm_ms, comm_exposed_ms = r.comm_exposed_ms, comm_pct = r.comm_pct,
-            bytes_sent = r.bytes_sent, bytes_theory = bytes_theory or json.null, peak_bytes = r.peak_bytes,
-            rel_err = checked and checked.rel_err or json.null, wrong = checked and checked.wrong or json.null,
-        }, JSON_KEYS))
-        io.stdout:flush()
-    end
+    row.tokens_per_s = r.ms_p50 and row.batch * o.seq / r.ms_p50 * 1e3
+    show_json(row, mesh, config, { time_ms_p50 = r.ms_p50, time_ms_min = r.ms_min, time_ms_p99 = r.ms_p99,
+        gflops = r.gflops, gemm_pct = r.gemm_pct, comm_ms = r.comm_ms, comm_exposed_ms = r.comm_exposed_ms,
+        comm_pct = r.comm_pct, bytes_sent = r.bytes_sent, bytes_theory = bytes_theory, peak_bytes = r.peak_bytes,
+        rel_err = checked and checked.rel_err, wrong = checked and checked.wrong, tokens_per_s = row.tokens_per_s,
+        weights_bytes = weights, workspace_bytes = r.workspace_bytes, rows_checked = checked and checked.rows })
     return checked and checked.wrong or 0, as_theory
 end
 
+-- The mesh that does most tokens a second, where there is a choice.
+local function show_fastest(list)
+    local best
+    for _, row in ipairs(list) do
+        if row.tokens_per_s and (not best or row.tokens_per_s > best.tokens_per_s) then
+            best = row
+        end
+    end
+    if best and #list > 1 then
+        say("# fastest: %s, %.0f tokens/s (batch x seq / time)", spl.mesh.parse(best.mesh).spec, best.tokens_per_s)
+    end
+end
+
 local list = planned()
-refuse_early(list)
-header()
+local config = refuse_early(list)
+header(config)
 local wrong, as_theory = 0, true
 for _, row in ipairs(list) do
-    local row_wrong, row_as_theory = run(row)
+    local row_wrong, row_as_theory = run(row, config)
     wrong = wrong + row_wrong
     as_theory = as_theory and row_as_theory
 end
 say("#")
+show_fastest(list)
 say("# wrong elements: %s", not o.check and "not checked (--check compares every saved tensor with fp64)"
     or wrong == 0 and "0, OK" or ("%d, FAILED"):format(wrong))
 say("# bytes sent: %s", as_theory and "as theory says" or "NOT as theory says, FAILED")
 if wrong > 0 or not as_theory then
     if o.json and spl.rank() == 0 then
-        io.stderr:write(("spl: sp_forward: %d wrong elements; bytes %sas theory says\n"):format(wrong,
+        io.stderr:write(("spl: sp_forward: %s; bytes %sas theory says\n"):format(report.plural(wrong, "wrong element"),
             as_theory and "" or "not "))
     end
     os.exit(1)

@@ -94,6 +94,12 @@ function tensor:flat() end
 ---@return string
 function tensor:to_bytes() end
 
+--- [local] Shape, layout and values of this rank's part as print shows them, with more of the values: all of them up to
+--- 1024 elements, else 16 rows and columns.
+---@param o? table {rows=, cols=} how many to show at most of the last two dimensions
+---@return string
+function tensor:to_text(o) end
+
 --- [local] One element of this rank's part; no indices where there is only one.
 ---@param ... integer from 1
 ---@return number|integer|boolean

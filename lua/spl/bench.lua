@@ -2,13 +2,15 @@
 --
 -- Each round begins with a barrier; its time is wall time on the slowest rank. Counters are zeroed before each round,
 -- so communication, bytes and peak memory are those of one round. What the timed function returns (tensors, saved
--- outputs) is released after the clock has stopped, and garbage is collected before it starts.
+-- outputs) is released after the clock has stopped, and garbage is collected before it starts. A backend that computes
+-- nothing has bytes and memory, and no times.
+local core = require "spl.core"
 local spl = require "spl"
 local report = require "spl.report"
 
 local bench = {}
 
-local OPTIONS = { name = true, rounds = true, warmup = true, flops = true, quiet = true }
+local OPTIONS = { "name", "rounds", "warmup", "flops", "quiet" }
 
 local function release(...)
     for i = 1, select("#", ...) do
@@ -88,33 +90,29 @@ local columns = {
 local headed = false
 
 local function show(r)
+    local lines = not headed and report.machine()
+    headed = true
     if spl.rank() ~= 0 then
         return
     end
-    if not headed then
+    if lines then
+        print("# " .. table.concat(lines, "\n# "))
         print(report.head(columns))
-        headed = true
     end
     print(report.row(columns, { r.name, r.ms_p50, r.ms_min, r.ms_p99, r.gflops, r.gemm_pct, r.comm_ms,
         r.comm_exposed_ms, r.bytes_sent, r.peak_bytes }))
 end
 
---- [collective] Times a function. Prints a row on rank 0 (with its head, the first time) unless `quiet`.
----@param o table {name=, rounds= (20), warmup= (5), flops= of all ranks together, quiet=, [1]= the function}
----@return table result ms_p50 ms_min ms_p99 (slowest rank), gflops (per rank) and gemm_pct where flops are given,
---- comm_ms and comm_exposed_ms (median round, slowest rank), comm_pct (of the time that is not exposed
---- communication), bytes_sent, peak_bytes (activations + buffers), workspace_bytes (each the most of any rank),
---- bytes_here (this rank's)
----Errors: code "argument" for unknown options, no function, or counts below 1.
-function bench.bench(o)
-    local f = type(o) == "table" and o[1]
-    if type(f) ~= "function" then
-        spl.error { message = "bench: the function to time is needed: spl.bench{ name = \"...\", function() ... end }" }
+local function check_options(o)
+    local known = {}
+    for _, name in ipairs(OPTIONS) do
+        known[name] = true
     end
     for key in pairs(o) do
-        if key ~= 1 and not OPTIONS[key] then
-            spl.error { message = ("bench: unknown option '%s'; known: name, rounds, warmup, flops, quiet"):format(
-                tostring(key)) }
+        if key ~= 1 and not known[key] then
+            local near = spl.nearest(tostring(key), OPTIONS)
+            spl.error { message = ("bench: unknown option '%s'; %s"):format(tostring(key), near
+                and ("did you mean '%s'?"):format(near) or "known: " .. table.concat(OPTIONS, ", ")) }
         end
     end
     local rounds, warmup = o.rounds or 20, o.warmup or 5
@@ -122,16 +120,16 @@ function bench.bench(o)
         spl.error { message = ("bench: rounds = %s, warmup = %s; whole numbers are needed, and a round"):format(
             tostring(rounds), tostring(warmup)) }
     end
-    local total = o.flops and bench.sgemm()
-    for _ = 1, warmup do
-        release(f())
+    return rounds, warmup
+end
+
+-- Each thing measured as a list over the rounds of the most of any rank, ascending.
+local function sorted_series(here)
+    local series = {}
+    for k = 1, #here[1] do
+        series[k] = {}
     end
-    local here = {}
-    for i = 1, rounds do
-        here[i] = one_round(f)
-    end
-    local series = { {}, {}, {}, {}, {}, {} } -- each the most of any rank, sorted
-    for i = 1, rounds do
+    for i = 1, #here do
         for k, value in ipairs { spl.max(table.unpack(here[i])) } do
             series[k][i] = value
         end
@@ -139,23 +137,52 @@ function bench.bench(o)
     for k = 1, #series do
         table.sort(series[k])
     end
+    return series
+end
+
+local function add_times(r, series, flops, total)
     local p50 = percentile(series[1], 0.5)
-    local r = {
-        name = o.name or "", rounds = rounds,
-        ms_p50 = 1e3 * p50, ms_min = 1e3 * series[1][1], ms_p99 = 1e3 * percentile(series[1], 0.99),
-        comm_ms = 1e3 * percentile(series[2], 0.5), comm_exposed_ms = 1e3 * percentile(series[3], 0.5),
-        bytes_sent = series[4][rounds], bytes_here = here[rounds][4],
-        peak_bytes = series[5][rounds], workspace_bytes = series[6][rounds],
-    }
+    r.ms_p50, r.ms_min, r.ms_p99 = 1e3 * p50, 1e3 * series[1][1], 1e3 * percentile(series[1], 0.99)
+    r.comm_ms, r.comm_exposed_ms = 1e3 * percentile(series[2], 0.5), 1e3 * percentile(series[3], 0.5)
     r.comm_pct = 100 * r.comm_ms / math.max(r.ms_p50 - r.comm_exposed_ms, 1e-9)
-    if o.flops then
-        r.gflops = o.flops / p50 / spl.size() / 1e9
-        r.gemm_pct = 100 * o.flops / p50 / total
+    if flops then
+        r.gflops = flops / p50 / spl.size() / 1e9
+        r.gemm_pct = 100 * flops / p50 / total
+    end
+end
+
+--- [collective] Times a function. Prints a row on rank 0 (with its head, the first time) unless `quiet`.
+---@param o table {name=, rounds= (20), warmup= (5), flops= of all ranks together, quiet=, [1]= the function}
+---@return table result ms_p50 ms_min ms_p99 (slowest rank), gflops (per rank) and gemm_pct where flops are given,
+--- comm_ms and comm_exposed_ms (median round, slowest rank), comm_pct (of the time that is not exposed
+--- communication), bytes_sent, peak_bytes (activations + buffers), workspace_bytes (each the most of any rank),
+--- bytes_here (this rank's). On the backend `null`, which computes nothing, there are no times and no shares.
+---Errors: code "argument" for unknown options, no function, or counts below 1.
+function bench.bench(o)
+    local f = type(o) == "table" and o[1]
+    if type(f) ~= "function" then
+        spl.error { message = "bench: the function to time is needed: spl.bench{ name = \"...\", function() ... end }" }
+    end
+    local rounds, warmup = check_options(o)
+    local timed = spl.facts().backend ~= "null"
+    local total = o.flops and timed and bench.sgemm()
+    for _ = 1, warmup do
+        release(f())
+    end
+    local here = {}
+    for i = 1, rounds do
+        here[i] = one_round(f)
+    end
+    local series = sorted_series(here)
+    local r = { name = o.name or "", rounds = rounds, bytes_sent = series[4][rounds], bytes_here = here[rounds][4],
+        peak_bytes = series[5][rounds], workspace_bytes = series[6][rounds] }
+    if timed then
+        add_times(r, series, o.flops, total)
     end
     if not o.quiet then
         show(r)
     end
-    return r
+    return core.record(r)
 end
 
 return bench

@@ -1,5 +1,15 @@
--- report.lua: text that people read: fixed-width tables in the manner of nccl-tests, sizes, and how explain prints.
+-- report.lua: text that people read: fixed-width tables in the manner of nccl-tests, sizes, headers of benchmarks, and
+-- how tables of results print.
+local core = require "spl.core"
 local report = {}
+
+--- [local] "1 rank", "2 ranks".
+---@param n integer
+---@param what string in the singular
+---@return string
+function report.plural(n, what)
+    return ("%d %s%s"):format(n, what, n == 1 and "" or "s")
+end
 
 --- [local] "1.50 MiB" of a number of bytes; "0 B" up to 1023 are whole.
 ---@param bytes number
@@ -20,6 +30,17 @@ function report.shape(shape)
     return "[" .. table.concat(shape, ", ") .. "]"
 end
 
+--- [local] A number in `width` columns with as many digits after the point as fit, at most `most`.
+---@param value number
+---@param width integer
+---@param most? integer (2)
+---@return string
+function report.fitted(value, width, most)
+    local digits = #("%.0f"):format(math.floor(value))
+    local after = math.max(0, math.min(most or 2, width - digits - 1))
+    return digits > width and ("%.1e"):format(value) or ("%." .. after .. "f"):format(value)
+end
+
 --- One column of a table.
 ---@class spl.column
 ---@field title string
@@ -27,6 +48,7 @@ end
 ---@field width integer of the text; longer cells push the line out rather than being cut
 ---@field left? boolean
 ---@field format? string for numbers
+---@field digits? integer in place of format: as many after the point as fit the width, at most this
 
 local function line(columns, cell)
     local parts = {}
@@ -56,7 +78,10 @@ function report.row(columns, cells)
         if cell == nil then
             return "-"
         end
-        return type(cell) == "number" and (c.format or "%s"):format(cell) or tostring(cell)
+        if type(cell) ~= "number" then
+            return tostring(cell)
+        end
+        return c.digits and report.fitted(cell, c.width, c.digits) or (c.format or "%s"):format(cell)
     end)
 end
 
@@ -93,6 +118,186 @@ function report.explain(lines)
     local table_text = report.aligned({ "op", "makes", "axis", "shape", "here", "layout", "bytes sent" }, rows,
         { [7] = true })
     return ("%s\nrank %d sends %d bytes (%s)"):format(table_text, lines.rank, lines.bytes, report.bytes(lines.bytes))
+end
+
+-- ---- headers of benchmarks
+
+-- Adds the cores of an affinity mask ("0-3,8") to a set; returns how many were new.
+local function add_cores(set, mask)
+    local new = 0
+    for first, last in mask:gmatch("(%d+)%-?(%d*)") do
+        for core_number = tonumber(first), tonumber(last) or tonumber(first) do
+            new = new + (set[core_number] and 0 or 1)
+            set[core_number] = true
+        end
+    end
+    return new
+end
+
+-- A sentence for each host on which ranks have to take turns.
+local function crowded(ranks)
+    local hosts, lines = {}, {}
+    for _, r in ipairs(ranks) do
+        local h = hosts[r.host]
+        if not h then
+            h = { name = r.host, ranks = 0, threads = 0, cores = 0, set = {} }
+            hosts[r.host], hosts[#hosts + 1] = h, h
+        end
+        h.ranks, h.threads = h.ranks + 1, h.threads + r.threads
+        h.cores = h.cores + add_cores(h.set, r.affinity)
+    end
+    for _, h in ipairs(hosts) do
+        if h.cores > 0 and h.threads > h.cores then
+            lines[#lines + 1] = ("%s%s on %s%s: they take turns, so times say little"):format(
+                report.plural(h.ranks, "rank"), h.threads == h.ranks and "" or (" with %d threads"):format(h.threads),
+                report.plural(h.cores, "core"), #hosts == 1 and "" or " of host " .. h.name)
+        end
+    end
+    return lines
+end
+
+--- [collective] What the header of a benchmark says about the ranks: who computes where and with what, and whether
+--- times mean anything there. Neighbours that are alike share a line.
+---@return string[] lines without '#'
+function report.machine()
+    local f = core.facts()
+    local ranks, lines, first = {}, {}, 1
+    for i, text in ipairs(core.gather(table.concat({ f.host, f.threads, f.affinity, f.backend_description }, "\t"))) do
+        local host, threads, affinity, what = text:match("^(.-)\t(%d+)\t(.-)\t(.*)$")
+        ranks[i] = { host = host, threads = tonumber(threads), affinity = affinity,
+            text = ("host %s, %s"):format(host, (what:gsub("%s+$", ""))) }
+    end
+    for i, r in ipairs(ranks) do
+        if not ranks[i + 1] or ranks[i + 1].text ~= r.text then
+            local who = first == i and "rank " .. i - 1 or ("ranks %d-%d"):format(first - 1, i - 1)
+            lines[#lines + 1], first = who .. ": " .. r.text, i + 1
+        end
+    end
+    if f.backend == "null" then
+        lines[#lines + 1] = "so there are no times, and no values to check"
+    elseif core.virtual() then
+        lines[#lines + 1] = "virtual ranks take turns in one process: values and bytes are exact, times mean nothing"
+    else
+        table.move(crowded(ranks), 1, #ranks, #lines + 1, lines)
+    end
+    return lines
+end
+
+-- ---- results
+
+local BIASES = { "qkv_bias", "out_bias", "mlp_bias" }
+
+-- "bias", "no bias", or which of them.
+local function biases(c)
+    local there = {}
+    for _, name in ipairs(BIASES) do
+        there[#there + 1] = c[name] and name or nil
+    end
+    return #there == #BIASES and "bias" or #there == 0 and "no bias" or table.concat(there, " and ")
+end
+
+--- [local] A block's definition in one line: what print(block) says, and the headers of benchmarks.
+---@param c table block.config
+---@return string
+function report.block(c)
+    local parts = { ("hidden %d, heads %d, kv_heads %d, head_dim %d, ffn %d"):format(c.hidden, c.heads, c.kv_heads,
+        c.head_dim, c.ffn), c.dtype, c.norm .. " norm", c.act .. (c.gated and " gated" or ""), "qkv " .. c.qkv,
+        biases(c), c.rope_theta > 0 and ("rope %g"):format(c.rope_theta) or "no rope", c.causal and "causal" or "full" }
+    if c.dropout_attention == c.dropout_hidden then
+        parts[#parts + 1] = ("dropout %g"):format(c.dropout_hidden)
+    else
+        parts[#parts + 1] = ("dropout %g in attention, %g after"):format(c.dropout_attention, c.dropout_hidden)
+    end
+    parts[#parts + 1] = "seed " .. c.seed
+    return table.concat(parts, ", ")
+end
+
+local function by_kind_and_name(a, b)
+    if (type(a.value) == "table") ~= (type(b.value) == "table") then
+        return type(b.value) == "table"
+    end
+    return a.key < b.key
+end
+
+local function shown(value)
+    return math.type(value) == "float" and ("%.6g"):format(value) or tostring(value)
+end
+
+local add_record
+
+-- A list: of tables as columns, of others in brackets on one line.
+local function add_list(lines, list, indent)
+    if type(list[1]) ~= "table" or getmetatable(list[1]) and getmetatable(list[1]).__tostring then
+        local parts = {}
+        for i, value in ipairs(list) do
+            parts[i] = shown(value)
+        end
+        lines[#lines + 1] = indent .. "[" .. table.concat(parts, ", ") .. "]"
+        return
+    end
+    local titles, rows, right = {}, {}, {}
+    for key in pairs(list[1]) do
+        titles[#titles + 1] = tostring(key)
+    end
+    table.sort(titles, function(a, b) -- names first
+        if (a == "name") ~= (b == "name") then
+            return a == "name"
+        end
+        return a < b
+    end)
+    for i, entry in ipairs(list) do
+        rows[i] = {}
+        for k, title in ipairs(titles) do
+            rows[i][k], right[k] = shown(entry[title]), type(entry[title]) == "number"
+        end
+    end
+    lines[#lines + 1] = indent .. report.aligned(titles, rows, right):gsub("\n", "\n" .. indent)
+end
+
+function add_record(lines, t, indent)
+    local entries, width = {}, 0
+    for key, value in pairs(t) do
+        if math.type(key) ~= "integer" or key < 1 or key > #t then
+            entries[#entries + 1] = { key = tostring(key), value = value }
+            width = type(value) == "table" and width or math.max(width, #tostring(key))
+        end
+    end
+    table.sort(entries, by_kind_and_name)
+    for _, e in ipairs(entries) do
+        if type(e.value) ~= "table" then
+            lines[#lines + 1] = ("%s%-" .. width .. "s  %s"):format(indent, e.key, shown(e.value))
+        else
+            lines[#lines + 1] = indent .. e.key
+            add_record(lines, e.value, indent .. "  ")
+        end
+    end
+    if #t > 0 then
+        add_list(lines, t, indent)
+    end
+end
+
+--- [local] A table of results as text, a line a field, inner tables below: how counters, checks and configurations
+--- print.
+---@param t table
+---@return string
+function report.record(t)
+    local lines = {}
+    add_record(lines, t, "")
+    return table.concat(lines, "\n")
+end
+
+--- [local] What block:forward saved, as text: a line a tensor.
+---@param saved table
+---@return string
+function report.saved(saved)
+    local rows = {}
+    for i, s in ipairs(saved) do
+        local ok, layout = pcall(function() return s.tensor.layout end)
+        rows[i] = ok and { s.name, s.tensor.dtype, report.shape(s.tensor.shape), report.shape(s.tensor.local_shape),
+            tostring(layout) } or { s.name, "released", "", "", "" }
+    end
+    return ("%s\nseed %d, offset %d"):format(report.aligned({ "saved", "dtype", "shape", "here", "layout" }, rows),
+        rawget(saved, "seed"), rawget(saved, "offset"))
 end
 
 return report

@@ -11,7 +11,10 @@ local function run(n, ...)
 end
 
 local KEYS = { "mesh", "ranks", "threads", "time_ms_p50", "time_ms_min", "gflops", "gemm_pct", "comm_ms",
-    "comm_exposed_ms", "comm_pct", "bytes_sent", "bytes_theory", "peak_bytes", "rel_err", "wrong" }
+    "comm_exposed_ms", "comm_pct", "bytes_sent", "bytes_theory", "peak_bytes", "rel_err", "wrong", "batch", "seq",
+    "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "act", "gated", "qkv", "bias", "rope_theta", "dropout",
+    "seed", "dtype", "save", "backend", "rounds", "warmup", "time_ms_p99", "tokens_per_s", "weights_bytes",
+    "workspace_bytes", "rows_checked" }
 
 local function rows_of(text)
     local rows = {}
@@ -38,7 +41,7 @@ describe("sp_forward", function()
             if line:match("^#mesh") then head = i end
         end
         assert.matches("time.*gemm.*sent.*theory.*peak.*rel_err.*#wrong$", lines[head])
-        assert.matches("%(ms p50%).*%(GFLOP/s/rank%).*%(bytes%)$", lines[head + 1]:gsub("%s+$", ""))
+        assert.matches("%(ms p50%).*%(GFLOP/s%).*%(bytes%)$", lines[head + 1]:gsub("%s+$", ""))
         assert.equal(#lines[head], #rows[1]) -- columns stand under their titles
         assert.equal("# bytes sent: as theory says", lines[#lines])
         assert.equal("# wrong elements: 0, OK", lines[#lines - 1])
@@ -51,7 +54,79 @@ describe("sp_forward", function()
         assert.matches("not checked", r.out)
     end)
 
-    it("prints JSON with exactly the keys of the design", function()
+    it("says which mesh was fastest where there are several, and how long a line may be", function()
+        local r = run(2, "--mesh", "tp=*:tensor", "--mesh", "tp=*:sequence")
+        assert.equal(0, r.code, r.err)
+        local name, tokens = r.out:match("\n# fastest: (tp=2:%l+), (%d+) tokens/s")
+        assert.is_truthy(name, r.out)
+        local best = 0
+        for row in r.out:gmatch("\n( tp=[^\n]*)") do
+            local ms = tonumber(row:match("^ %S+ +1 +(%S+)"))
+            best = math.max(best, 33 / ms * 1e3)
+        end
+        assert.is_true(math.abs(best - tokens) < 0.05 * best, r.out)
+        r = run(2, "--mesh", "tp=*:tensor")
+        assert.is_nil(r.out:match("fastest"))
+        r = run(2)
+        for line in r.out:gmatch("[^\n]+") do
+            assert.is_true(line:sub(1, 1) == "#" and not line:match "^#mesh" or #line < 140, line)
+        end
+    end)
+
+    it("gives each rank of the data axes a sequence, and says who is idle when told otherwise", function()
+        local r = run(4, "--json", "--mesh", "a=2:data, b=2:data", "--mesh", "dp=2:data, tp=2:tensor", "--mesh",
+            "tp=*:tensor")
+        assert.equal(0, r.code, r.err)
+        local batches = {}
+        for line in r.out:gmatch("[^\n]+") do batches[#batches + 1] = json.decode(line).batch end
+        assert.same({ 4, 2, 1 }, batches)
+        r = run(4, "--mesh", "dp=4:data", "--batch", "3")
+        assert.matches("\n dp=4:data +3 ", r.out)
+        assert.matches("batch 3 is less than the 4 ranks of the data axes: 1 of 4 is idle; give %-%-batch 4", r.out)
+        r = run(4, "--mesh", "dp=2:data, tp=2:tensor", "--batch", "1")
+        assert.matches("2 of 4 are idle", r.out)
+        assert.equal(0, mpi.count(run(2, "--mesh", "dp=2:data", "--batch", "2").out, "idle"))
+    end)
+
+    it("warns when ranks have to take turns on the cores", function()
+        local cores = spl.facts().cores_allowed
+        local r = mpi.run(1, "sp_forward.lua", SMALL, { flags = { "--threads", tostring(cores) } })
+        assert.equal(0, mpi.count(r.out, "take turns"))
+        r = mpi.run(1, "sp_forward.lua", SMALL, { flags = { "--threads", tostring(cores + 1) } })
+        assert.equal(1, mpi.count(r.out, ("\n# 1 rank with %d threads on %d core"):format(cores + 1, cores)))
+        assert.equal(1, mpi.count(r.out, ": they take turns, so times say little\n"))
+        r = mpi.run(1, "sp_forward.lua", SMALL, { flags = { "--virtual", "2" } })
+        assert.equal(1, mpi.count(r.out, "take turns"))
+        assert.matches("\n# virtual ranks take turns in one process", r.out)
+    end)
+
+    it("times other blocks than GPT's, and says in the header which", function()
+        local r = run(2, "--check", "--norm", "rms", "--gated", "--no-bias", "--rope", "10000", "--kv-heads", "2",
+            "--head-dim", "8", "--ffn", "50", "--act", "gelu_erf", "--mesh", "tp=*:sequence")
+        assert.equal(0, r.code, r.err)
+        assert.matches("# block: hidden 24, heads 4, kv_heads 2, head_dim 8, ffn 50, f32, rms norm, gelu_erf gated, "
+            .. "qkv separate, no bias, rope 10000, causal, dropout 0, seed 1\n", r.out)
+        assert.matches("wrong elements: 0, OK", r.out)
+        r = run(1, "--json", "--qkv", "separate", "--mesh", "tp=1:tensor")
+        assert.equal("separate", json.decode(r.out).qkv)
+    end)
+
+    it("prints no times where nothing is computed", function()
+        local r = mpi.run(2, "sp_forward.lua", SMALL, { flags = { "--backend", "null" } })
+        assert.equal(0, r.code, r.err)
+        assert.matches("\n tp=2:tensor +1 +%- +%- +%- +%- +%- +%- +%- +%- +%d+ +%d+ +%d+ +%- +%-\n", r.out)
+        assert.equal(0, mpi.count(r.out, "SGEMM"))
+        assert.equal(0, mpi.count(r.out, "fastest"))
+        r = mpi.run(1, "sp_forward.lua", { "--json", table.unpack(SMALL) }, { flags = { "--backend", "null" } })
+        local row = json.decode(r.out:match("[^\n]+"))
+        for _, key in ipairs { "time_ms_p50", "time_ms_min", "time_ms_p99", "gflops", "gemm_pct", "comm_ms",
+            "comm_exposed_ms", "comm_pct", "tokens_per_s" } do
+            assert.equal(json.null, row[key])
+        end
+        assert.equal(0, row.bytes_sent)
+    end)
+
+    it("prints JSON with exactly the keys of the design and those that say what was timed", function()
         local r = run(3, "--json", "--check", "--dropout", "0.1")
         assert.equal(0, r.code, r.err)
         local count = 0
@@ -158,8 +233,9 @@ describe("sp_forward", function()
 
     it("does not judge a backend that computes nothing", function()
         local r = mpi.run(1, "sp_forward.lua", { "--check", table.unpack(SMALL) }, { flags = { "--backend", "null" } })
-        assert.equal(1, r.code)
-        assert.matches("computes no values", r.err)
+        assert.same({ 2, "" }, { r.code, r.out })
+        assert.equal("spl: rank 0: --check: the backend 'null' computes no values to judge; run with --backend cpu\n",
+            r.err)
     end)
 
     it("lists its options", function()

@@ -280,7 +280,7 @@ describe("bench_comm", function()
             { "--factor must be at least 2", "--factor", "1" },
             { "--min must be at least 1", "--min", "0" },
             { "--max needs a whole number", "--max", "1.5M" },
-            { "has no axis 'xx'; did you mean 'x'?", "--axis", "xx" },
+            { "has no axis 'xx'; there is x", "--axis", "xx" },
             { ("the ranks of axis 'x' are 0 to %d"):format(world - 1), "--root", tostring(world) },
             { "has 7 ranks", "--mesh", "x=7" },
             { "did you mean 'f32'?", "--dtype", "f33" },
