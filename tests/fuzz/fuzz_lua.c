@@ -3,7 +3,7 @@
  * second function (text, seed) -> text, which then changes every other input.
  *
  * libFuzzer sees branches of C alone, so a hook counts pairs of Lua lines into its extra counters; without them it
- * would be blind in a parser written in Lua. A new state every few hundred inputs keeps memory stable, and shows what
+ * would be blind in a parser written in Lua. A new state every thousand inputs keeps memory stable, and shows what
  * a parser leaves behind in C. */
 #include <sanitizer/lsan_interface.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "host.h"
 #include "lspl.h"
 
-enum { INPUTS_A_STATE = 500, COUNTERS = 1 << 14 };
+enum { INPUTS_A_STATE = 1000, COUNTERS = 1 << 14 };
 
 __attribute__((section("__libfuzzer_extra_counters"))) static uint8_t counters[COUNTERS];
 

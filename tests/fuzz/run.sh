@@ -11,6 +11,6 @@ mkdir -p "$build/corpus/$name" "$build/findings"
 [ -e "$here/$name.lua" ] && set -- -detect_leaks=0 "$@"
 [ -e "$here/$name.dict" ] && set -- "-dict=$here/$name.dict" "$@"
 ASAN_OPTIONS="allocator_may_return_null=1:detect_odr_violation=0:quarantine_size_mb=32${ASAN_OPTIONS:+:$ASAN_OPTIONS}" OMP_NUM_THREADS=1 \
-    exec "$build/$name" -max_total_time="$seconds" -max_len="${MAX_LEN:-16384}" -timeout=25 -rss_limit_mb=2048 \
+    exec "$build/$name" -max_total_time="$seconds" -max_len="${MAX_LEN:-16384}" -timeout=100 -rss_limit_mb=2048 \
     -print_final_stats=1 -artifact_prefix="$build/findings/$name-" "$@" \
     "$build/corpus/$name" "$here/seeds/$name"
