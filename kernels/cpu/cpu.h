@@ -233,7 +233,8 @@ static inline float splk_exp_f32(float x) {
 }
 
 /* e^x for x <= 0, to about 1 ulp, shorter than the above: 0 where it would be a denormal number (what is that much
- * smaller than the largest of its row adds nothing); NaN stays NaN. A minimax polynomial of degree 6 (error 1.9e-9) for |r|. */
+ * smaller than the largest of its row adds nothing); NaN stays NaN. A minimax polynomial of degree 6 in r, error
+ * 1.9e-9. */
 static inline float splk_exp_negative_f32(float x) {
     const float magic = 12582912.0f;
     float c = x < -88.0f ? -88.0f : x;
