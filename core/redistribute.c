@@ -76,16 +76,17 @@ static spl_status move_boxes(spl_runtime *rt, const transfer *t, box_use use, sp
     }
 }
 
-/* Is the transfer one box that lies densely, in order, at *offset of the receiver? */
-static int lies_dense(const transfer *t, const spl_tensor *to, int64_t *offset) {
+/* Is the transfer one box that lies densely, in its order, at *offset of the holder's (or the receiver's) memory? Then
+ * it travels from there, or to there, without a copy. */
+static int lies_dense(const transfer *t, const spl_tensor *where, int at_holder, int64_t *offset) {
     int64_t stride = 1;
     *offset = 0;
-    if (!spli_tensor_dense(to)) return 0;
     for (int d = t->ndim - 1; d >= 0; d--) {
-        if (t->nruns[d] != 1 || (t->runs[d]->b_step != 1 && t->runs[d]->length > 1)) return 0;
-        if (t->runs[d]->length > 1 && to->strides[d] != stride) return 0;
-        *offset += t->runs[d]->b * to->strides[d];
-        stride *= t->runs[d]->length;
+        const spli_run *r = t->runs[d];
+        if (t->nruns[d] != 1) return 0;
+        if (r->length > 1 && ((at_holder ? r->a_step : r->b_step) != 1 || where->strides[d] != stride)) return 0;
+        *offset += (at_holder ? r->a : r->b) * where->strides[d];
+        stride *= r->length;
     }
     return 1;
 }
@@ -125,16 +126,6 @@ static spl_status become_partial(const step_state *s) {
     return place_locally(s, s->me); /* of overlapping shards only the owner's part is placed */
 }
 
-/* Is the transfer all of the holder's dense part, in memory order? Then it can be sent from where it lies. */
-static int is_whole(const transfer *t, const spl_tensor *from) {
-    if (!spli_tensor_dense(from)) return 0;
-    for (int d = 0; d < t->ndim; d++)
-        if (t->nruns[d] != 1 || t->runs[d]->a != 0 || t->runs[d]->length != from->local[d] ||
-            (t->runs[d]->a_step != 1 && from->local[d] > 1))
-            return 0;
-    return 1;
-}
-
 static spl_status all_reduce(const step_state *s, int64_t *bytes) {
     int64_t n = spl_tensor_local_count(s->to);
     spl_coll coll = {.kind = SPL_COLL_ALL_REDUCE,
@@ -170,24 +161,28 @@ static spl_status exchange(const step_state *s, spl_coll_kind kind, int64_t *byt
     const size_t size = spl_dtype_size(s->from->dtype);
     spl_status status = spli_ok();
     char *send = NULL, *recv = NULL;
-    int64_t send_total = 0, recv_total = 0, at = 0, offset;
+    int64_t send_total = 0, recv_total = 0, at = 0, offset, send_from = 0;
     int64_t *send_counts = calloc((size_t)P, sizeof *send_counts),
             *recv_counts = calloc((size_t)P, sizeof *recv_counts);
     transfer *out = calloc((size_t)P, sizeof *out), *in = calloc((size_t)P, sizeof *in);
     if (!send_counts || !recv_counts || !out || !in)
         SPL_GO(spli_error(SPL_ENOMEM, "out of memory while planning a redistribution"), done);
 
-    int recv_direct = 1;
+    int recv_direct = 1, send_direct = 1;
     for (int j = 0; j < P; j++) {
         if (!gathers || j == s->me)
             SPL_GO(between(s, s->me, j, &out[j]), done); /* gathering, everyone is sent the same */
         if (!reduces) SPL_GO(between(s, j, s->me, &in[j]), done);
-        if (in[j].count && !(lies_dense(&in[j], s->to, &offset) && offset == recv_total)) recv_direct = 0;
+        if (in[j].count && !(lies_dense(&in[j], s->to, 0, &offset) && offset == recv_total)) recv_direct = 0;
+        if (out[j].count && send_direct) { /* the parts follow each other in memory, from wherever the first lies */
+            send_direct = lies_dense(&out[j], s->from, 1, &offset);
+            if (send_total == 0) send_from = offset;
+            send_direct = send_direct && offset == send_from + send_total;
+        }
         send_total += send_counts[j] = out[j].count;
         recv_total += recv_counts[j] = in[j].count;
     }
     if (gathers) send_counts[0] = send_total;
-    int send_direct = gathers && is_whole(&out[s->me], s->from);
     if (!send_direct && send_total)
         SPL_GO(spli_alloc(s->rt, SPL_MEM_BUFFERS, (size_t)send_total * size, (void **)&send), done);
     if (!recv_direct && recv_total)
@@ -195,11 +190,12 @@ static spl_status exchange(const step_state *s, spl_coll_kind kind, int64_t *byt
 
     for (int j = 0; j < P && !send_direct; at += out[j++].count)
         SPL_GO(pack(s, &out[j], reduces, send + (size_t)at * size), done);
+    const char *parts = send_direct && send_total ? (char *)spli_tensor_data(s->from) + (size_t)send_from * size : send;
     spl_coll coll = {.kind = kind,
                      .dtype = s->from->dtype,
                      .send_counts = send_counts,
                      .recv_counts = reduces ? NULL : recv_counts,
-                     .send = send_direct ? spli_tensor_data(s->from) : send,
+                     .send = parts,
                      .recv = recv_direct ? spli_tensor_data(s->to) : recv};
     *bytes = spl_coll_bytes(s->comm, &coll);
     SPL_GO(spli_comm_run(s->rt, s->comm, &coll), done);
