@@ -134,15 +134,50 @@ static int in_lua(lua_State *L) {
     return 0;
 }
 
+/* The line of the script, or of a module beside it, that led here; 0 where there is none. *through: whether the way
+ * goes through modules inside the program. */
+static int script_line(lua_State *L, char *out, size_t n, int *through) {
+    lua_Debug frame;
+    *through = 0;
+    for (int level = 1; lua_getstack(L, level, &frame); level++) {
+        lua_getinfo(L, "Sl", &frame);
+        if (frame.currentline <= 0) continue;
+        if (strncmp(frame.source, "@spl/", 5) == 0) {
+            *through = 1;
+            continue;
+        }
+        snprintf(out, n, "%s:%d", frame.short_src, frame.currentline);
+        return 1;
+    }
+    return 0;
+}
+
+/* Errors of these codes are about what the program was given, not about how it went on: a traceback explains nothing.
+ * Where in the script they came up does, but for a wrong command line (found by spl.args, or said by the script itself)
+ * and for shipped scripts, which are nothing to look into. Returns 1 for such a code; `where` gets the line or "". */
+static int about_input(lua_State *L, const lspl_host *host, char *where, size_t n) {
+    static const char *const codes[] = {"usage", "environment", "io", "format", NULL};
+    lua_getfield(L, 1, "code");
+    const char *code = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+    int i = 0, through;
+    while (codes[i] && strcmp(codes[i], code)) i++;
+    lua_pop(L, 1);
+    where[0] = 0;
+    if (!codes[i]) return 0;
+    int said = lspl_raised_by_script(L), found = script_line(L, where, n, &through);
+    int command_line = i < 2 && (said || through);
+    if (!found || command_line || (host->options->script && lspl_is_shipped(host->options->script))) where[0] = 0;
+    return 1;
+}
+
 /* Message handler: writes the cause into the host while the stack still stands. */
 static int note_cause(lua_State *L) {
     lspl_host *host = lspl_host_of(L);
     if (host->leaving) return 1;
-    int quiet = !in_lua(L); /* nor is a wrong command line or a missing program explained by a traceback */
+    int quiet = !in_lua(L);
+    char where[LUA_IDSIZE + 24] = "";
     if (lspl_is_error(L, 1)) {
-        lua_getfield(L, 1, "exit");
-        lua_Integer code = lua_tointeger(L, -1);
-        quiet |= code == 2 || code == 3;
+        quiet |= about_input(L, host, where, sizeof where);
         lua_getfield(L, 1, "message");
         luaL_tolstring(L, -1, NULL);
     } else if (lua_type(L, 1) == LUA_TSTRING || luaL_getmetafield(L, 1, "__tostring") != LUA_TNIL) {
@@ -152,8 +187,8 @@ static int note_cause(lua_State *L) {
     }
     int message = lua_gettop(L);
     if (!quiet) luaL_traceback(L, L, NULL, 1);
-    snprintf(host->cause, sizeof host->cause, "%s%s%s", lua_tostring(L, message), quiet ? "" : "\n",
-             quiet ? "" : lua_tostring(L, -1));
+    snprintf(host->cause, sizeof host->cause, "%s%s%s", lua_tostring(L, message),
+             !quiet ? "\n" : where[0] ? "\nat " : "", !quiet ? lua_tostring(L, -1) : where);
     lua_settop(L, 1);
     return 1;
 }

@@ -57,12 +57,14 @@ void lspl_host_blame_finalizer(lspl_host *host, const char *message);
 /* lerror.c */
 int lspl_is_error(lua_State *L, int index);
 int lspl_rethrow(lua_State *L); /* raises the value on top as it is */
+int lspl_raised_by_script(lua_State *L); /* in a message handler: is it spl.error that raises? */
 
 /* paths.c: where things lie. All return 1 when found. */
 int lspl_find_script(const char *name, char *out, size_t n);
 /* The shipped name nearest to `name`, or "" */
 void lspl_nearest_script(const char *name, char *out, size_t n);
 int lspl_own_path(char *out, size_t n);
+int lspl_is_shipped(const char *script);
 
 /* startup.c: may start the program anew. */
 void lspl_prepare_libraries(char **argv);

@@ -111,6 +111,15 @@ static int raise_from_lua(lua_State *L) {
     return lspl_raise(L, &s);
 }
 
+int lspl_raised_by_script(lua_State *L) {
+    lua_Debug frame;
+    if (!lua_getstack(L, 1, &frame)) return 0;
+    lua_getinfo(L, "f", &frame);
+    int same = lua_tocfunction(L, -1) == raise_from_lua;
+    lua_pop(L, 1);
+    return same;
+}
+
 /* spl.is_error(value): true for an error object of spl. */
 static int is_error(lua_State *L) {
     luaL_checkany(L, 1);

@@ -59,6 +59,20 @@ int lspl_find_script(const char *name, char *out, size_t n) {
     return 0;
 }
 
+int lspl_is_shipped(const char *script) {
+    char folder[8192];
+    char *real = realpath(script, NULL), *slash = real ? strrchr(real, '/') : NULL;
+    int found = 0;
+    if (slash) *slash = 0;
+    for (int i = 0; slash && !found && script_folder(i, folder, sizeof folder); i++) {
+        char *shipped = realpath(folder, NULL);
+        found = shipped && strcmp(shipped, real) == 0;
+        free(shipped);
+    }
+    free(real);
+    return found;
+}
+
 void lspl_nearest_script(const char *name, char *out, size_t n) {
     enum { MOST = 64 };
     const char *known[MOST + 1];

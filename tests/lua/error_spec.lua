@@ -61,10 +61,37 @@ describe("a run that ends with an error", function()
             local r = mpi.run(1, ("require 'spl'.error { code = '%s', message = 'because' }"):format(code))
             assert.equal(exit, r.code)
             assert.matches("spl: rank 0: because", r.err, 1, true)
-            local traced = exit ~= 2 and exit ~= 3 -- a wrong command line is not explained by a traceback
+            -- what is wrong with a command line or a file is not explained by a traceback
+            local traced = exit ~= 2 and exit ~= 3 and code ~= "io" and code ~= "format"
             assert.equal(traced and 1 or 0, mpi.count(r.err, "stack traceback:"))
         end)
     end
+
+    it("about what was given says where in the script instead of a traceback", function()
+        for chunk, message in pairs {
+            ["spl.mesh 'tp=7'"] = "7 ranks, but there are 1",
+            ["spl.block { hidden = 5, heads = 3 }"] = "not a multiple of heads",
+            ["spl.safetensors.require '/nowhere/x'"] = "/nowhere/x",
+            ["require 'spl.model'.load('/nowhere', spl.mesh 'tp=*:tensor')"] = "/nowhere",
+            ["spl.error { code = 'format', message = 'because' }"] = "because",
+        } do
+            local r = mpi.run(1, "local spl = require 'spl'\n\nlocal function f() " .. chunk .. " end\nf() print 'on'")
+            assert.equal("", r.out)
+            assert.matches(message, r.err, 1, true)
+            assert.matches("^spl: rank 0: [^\n]*\nat [^\n]*%.lua:3\n$", r.err)
+        end
+    end)
+
+    it("says no line of the script where the command line is wrong, nor of a shipped script", function()
+        local r = mpi.run(1, "require 'spl'.args { seq = 1 }", { "--sek", "2" })
+        assert.equal("spl: rank 0: unknown option '--sek'; did you mean '--seq'?\n", r.err)
+        r = mpi.run(1, "local spl = require 'spl'\nspl.error { code = 'usage', message = 'choose one' }")
+        assert.equal("spl: rank 0: choose one\n", r.err)
+        r = mpi.run(1, "sp_forward.lua", { "--heads", "5" })
+        assert.matches("^spl: rank 0: [^\n]*not a multiple[^\n]*\n$", r.err)
+        r = mpi.run(1, "score.lua", { "--model", "/nowhere", "--text", "/nowhere/text" })
+        assert.matches("^spl: rank 0: [^\n]*/nowhere[^\n]*\n$", r.err)
+    end)
 
     it("that is a plain Lua error exits 1 with file, line and traceback", function()
         local r = mpi.run(1, "local t = nil\nprint(t.x)")
