@@ -237,9 +237,8 @@ static inline float splk_exp_f32(float x) {
  * 1.9e-9. */
 static inline float splk_exp_negative_f32(float x) {
     const float magic = 12582912.0f;
-    float c = x < -88.0f ? -88.0f : x;
-    float t = c * 1.44269504f + magic, n = t - magic;
-    float r = c - n * 0.693359375f;
+    float t = x * 1.44269504f + magic, n = t - magic;
+    float r = x - n * 0.693359375f;
     r = r + n * 2.12194440e-4f;
     float p = 1.383684614e-03f;
     p = p * r + 8.374815798e-03f;
@@ -248,13 +247,17 @@ static inline float splk_exp_negative_f32(float x) {
     p = p * r + 4.999999208e-01f;
     p = p * r + 1.0f;
     p = p * r + 1.0f;
-    uint32_t bits, base, scale;
+    uint32_t bits, base, scale, kept = x < -87.3f ? 0 : ~0u; /* a mask, since a choice of floats may become a branch */
     memcpy(&bits, &t, 4);
     memcpy(&base, &magic, 4);
-    scale = (bits - base + 127) << 23; /* n = -127 gives the number 0 */
+    scale = (bits - base + 127) << 23;
     float s;
     memcpy(&s, &scale, 4);
-    return p * s;
+    p *= s;
+    memcpy(&bits, &p, 4);
+    bits &= kept;
+    memcpy(&p, &bits, 4);
+    return p;
 }
 
 #endif

@@ -80,6 +80,7 @@ static inline __attribute__((always_inline)) T FN(largest)(const T *s, int64_t n
     int64_t j = 0;
     for (int l = 0; l < L; l++) top[l] = -(T)INFINITY;
     for (; j + L <= n; j += L)
+#pragma omp simd
         for (int l = 0; l < L; l++) top[l] = s[j + l] > top[l] ? s[j + l] : top[l];
     for (int l = 0; l < L && j + l < n; l++) top[l] = s[j + l] > top[l] ? s[j + l] : top[l];
 #pragma GCC unroll 8
@@ -94,6 +95,7 @@ static inline __attribute__((always_inline)) T FN(exponentials)(T *s, int64_t n,
     T sum[L] = {0};
     int64_t j = 0;
     for (; j + L <= n; j += L)
+#pragma omp simd
         for (int l = 0; l < L; l++) {
             T e = EXP(s[j + l] - base);
             s[j + l] = e;
