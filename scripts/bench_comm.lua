@@ -7,7 +7,7 @@ local transfers = require "spl.transfers"
 
 local o = spl.args {
     "Times collectives over an axis of a mesh over a range of sizes, out of place and in place, and checks all values.",
-    op = { default = transfers.names, of = "string", metavar = "OP[,OP...]", help = "collectives to measure" },
+    op = { default = transfers.names, of = "string", separator = ",", metavar = "OP[,OP...]", help = "collectives to measure" },
     mesh = { default = "x=*", metavar = "MESH", help = "axes of the ranks, as \"node=2, x=*\"" },
     axis = { type = "string", metavar = "NAME", help = "the axis to measure, at the same time in each of its groups "
         .. "(default: the first)" },
@@ -59,13 +59,10 @@ local function wanted_ops()
     for _, name in ipairs(transfers.names) do
         known[name] = true
     end
-    for _, text in ipairs(o.op) do
-        for word in (text .. ","):gmatch("%s*([^,]*),") do
-            local name = word:gsub("%s+$", ""):gsub("-", "_")
-            if not known[name] then
-                usage("--op: there is no collective '%s'%s", word, nearest(name, transfers.names))
-            end
-            list[#list + 1] = name
+    for i, word in ipairs(o.op) do
+        list[i] = word:gsub("-", "_")
+        if not known[list[i]] then
+            usage("--op: there is no collective '%s'%s", word, nearest(list[i], transfers.names))
         end
     end
     return list

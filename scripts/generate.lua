@@ -1,6 +1,6 @@
 -- generate.lua: continues a text greedily with a Hugging Face model and prints it as it comes: prompt and continuation,
--- and nothing else on standard output. The whole text is run again for each token: there is no cache of keys and
--- values.
+-- and nothing else on standard output; the speed goes to standard error. The whole text is run again for each token:
+-- there is no cache of keys and values.
 local spl = require "spl"
 local model = require "spl.model"
 local tokenizer = require "spl.tokenizer"
@@ -11,7 +11,8 @@ local o = spl.args{
               help = "directory with config.json, model.safetensors (or its shards and index), tokenizer.json" },
     prompt = { type = "string", default = "", help = "the beginning of the text; may be empty" },
     tokens = { default = 64, help = "how many tokens to add at most" },
-    mesh = { default = "tp=*:sequence", help = "how the model is spread over the ranks" },
+    mesh = { default = "tp=*:sequence", help = "how the model is spread over the ranks; the text is one sequence, "
+             .. "so of the ranks along data axes one has something to do" },
     dtype = { default = "f32", choices = { "f32", "f64", "bf16", "f16" },
               help = "of weights and activations; bf16 and f16 are computed in f32" },
 }
@@ -48,9 +49,14 @@ local function show(id)
 end
 
 for _, id in ipairs(ids) do show(id) end
+local start, added = spl.now(), 0
 for _ = 1, o.tokens do
     local id = m:next(ids)
     if ends[id] then break end
-    ids[#ids + 1] = id
+    ids[#ids + 1], added = id, added + 1
     show(id)
+end
+if spl.rank() == 0 then
+    local seconds = math.max(spl.now() - start, 1e-9)
+    io.stderr:write(("\n# %d tokens added in %.2f s, %.1f tokens/s\n"):format(added, seconds, added / seconds))
 end

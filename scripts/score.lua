@@ -3,6 +3,7 @@
 local spl = require "spl"
 local json = require "spl.json"
 local model = require "spl.model"
+local report = require "spl.report"
 local tokenizer = require "spl.tokenizer"
 
 local o = spl.args{
@@ -10,7 +11,8 @@ local o = spl.args{
     model = { type = "string", required = true, metavar = "DIR",
               help = "directory with config.json, model.safetensors (or its shards and index), tokenizer.json" },
     text = { type = "string", required = true, metavar = "FILE", help = "the text; its bytes are scored as they are" },
-    mesh = { default = "tp=*:sequence", help = "how the model is spread over the ranks" },
+    mesh = { default = "tp=*:sequence", help = "how the model is spread over the ranks; the text is one sequence, "
+             .. "so of the ranks along data axes one has something to do" },
     dtype = { default = "f32", choices = { "f32", "f64", "bf16", "f16" },
               help = "of weights and activations; bf16 and f16 are computed in f32" },
     json = { default = false, help = "one line of JSON instead of text" },
@@ -51,14 +53,17 @@ if mean ~= mean or mean == math.huge then
 end
 
 if spl.rank() == 0 then
-    local result = { tokens = #ids, mean_nll = mean, perplexity = math.exp(mean), tokens_per_s = #ids / seconds }
+    local result = { tokens = #ids, mean_nll = mean, perplexity = math.exp(mean), tokens_per_s = #ids / seconds,
+        mesh = tostring(mesh), ranks = spl.size(), dtype = o.dtype, model = o.model }
     if o.json then
-        print(json.encode(result, { "tokens", "mean_nll", "perplexity", "tokens_per_s" }))
+        print(json.encode(result, { "tokens", "mean_nll", "perplexity", "tokens_per_s", "mesh", "ranks", "dtype",
+            "model" }))
     else
         local c = m.config
         print(("# %s: %d layers, hidden %d, %d heads, %d KV heads, vocabulary %d, context %d, %s"):format(o.model,
             c.layers, c.hidden, c.heads, c.kv_heads, c.vocab, c.context, o.dtype))
-        print(("# %s: %d bytes; mesh %s, %d ranks"):format(o.text, #text, mesh, spl.size()))
+        print(("# %s: %d bytes; mesh %s, %s"):format(o.text, #text, mesh,
+            report.plural(spl.size(), "rank")))
         print(("tokens      %d"):format(result.tokens))
         print(("mean NLL    %.6f nats a token (%d tokens, each given those before it)"):format(mean, count))
         print(("perplexity  %.6f"):format(result.perplexity))

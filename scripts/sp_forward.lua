@@ -27,7 +27,8 @@ local o = spl.args {
         .. "(default: none)" },
     mesh = { type = "list", of = "string", metavar = "MESH",
         help = "axes with roles, \"dp=2:data, tp=*:sequence\"; default: tensor, sequence and, on an even world, this" },
-    dtype = { default = "f32", choices = { "f32", "f64" }, help = "of weights and activations" },
+    dtype = { default = "f32", choices = { "f32", "f64", "bf16", "f16" },
+        help = "of weights and activations; bf16 and f16 are computed in f32" },
     dropout = { default = 0.0, min = 0, help = "probability, in attention and after both halves" },
     rounds = { default = 10, help = "timed rounds" },
     warmup = { default = 2, min = 0, help = "rounds before them" },
@@ -44,6 +45,8 @@ local JSON_KEYS = { "mesh", "ranks", "threads", "time_ms_p50", "time_ms_min", "g
     "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "act", "gated", "qkv", "bias", "rope_theta", "dropout",
     "seed", "dtype", "save", "backend", "rounds", "warmup", "time_ms_p99", "tokens_per_s", "weights_bytes",
     "workspace_bytes", "rows_checked" }
+
+local ELEMENT_BYTES = { f64 = 8, f32 = 4, bf16 = 2, f16 = 2 }
 
 local columns = {
     { title = "mesh", unit = "", width = 12, left = true },
@@ -147,7 +150,7 @@ end
 -- Bytes in theory for this rank and the largest of all; whether every rank sent what theory says.
 local function theory_of(mesh, batch, sent)
     local mine = theory.block_bytes(mesh.axes, { batch = batch, seq = o.seq, hidden = o.hidden,
-        element = o.dtype == "f64" and 8 or 4 })
+        element = ELEMENT_BYTES[o.dtype] })
     if not mine then
         return nil, true
     end

@@ -6,12 +6,12 @@ local core = require "spl.core"
 local args = {}
 
 local RESERVED = { help = true, n = true, virtual = true, backend = true, timeout = true, threads = true,
-    check_collectives = true }
-local FIELDS = { default = true, help = true, min = true, max = true, choices = true, metavar = true, type = true,
-    of = true, required = true }
+    check_collectives = true, strict = true, no_strict = true }
+local FIELDS = { "choices", "default", "help", "max", "metavar", "min", "of", "required", "separator", "type" }
 local TYPES = { integer = true, number = true, string = true, boolean = true, list = true }
 local SUFFIX = { k = 1 << 10, m = 1 << 20, g = 1 << 30 }
 local METAVAR = { integer = "N", number = "X", string = "TEXT", list = "TEXT" }
+local COLUMNS, LEFT = 100, 28 -- of a line of help; of what stands before its text, unless it is longer
 
 local function usage(format, ...)
     core.error { code = "usage", message = format:format(...) }
@@ -52,9 +52,14 @@ local function declare(name, value)
     local d = { name = name, flag = flag_of(name) }
     if is_rich(value) then
         for key, field in pairs(value) do
-            if not FIELDS[key] then
-                wrong_declaration(name, ("unknown field '%s'; there are choices, default, help, max, metavar, min, of, "
-                    .. "required, type"):format(tostring(key)))
+            local known = false
+            for _, one in ipairs(FIELDS) do
+                known = known or one == key
+            end
+            if not known then
+                local near = core.nearest(tostring(key), FIELDS)
+                wrong_declaration(name, ("unknown field '%s'; %s"):format(tostring(key), near
+                    and ("did you mean '%s'?"):format(near) or "there are " .. table.concat(FIELDS, ", ")))
             end
             d[key] = field
         end
@@ -68,6 +73,9 @@ local function declare(name, value)
     end
     d.element = d.type == "list" and (d.of or (d.default and d.default[1] ~= nil and type_of(d.default[1])) or "string")
         or d.type
+    if d.separator ~= nil and (d.type ~= "list" or type(d.separator) ~= "string" or not d.separator:match "^%p$") then
+        wrong_declaration(name, "separator is for lists: one character such as \",\"")
+    end
     if d.element == "integer" and d.min == nil then
         d.min = math.type(d.default) == "integer" and math.min(1, d.default) or 1
     end
@@ -139,6 +147,7 @@ end
 
 -- ---- help
 
+-- The default as it may be written on the command line.
 local function shown_default(d)
     local value = d.default
     if type(value) == "table" then
@@ -146,16 +155,21 @@ local function shown_default(d)
         for i, part in ipairs(value) do
             parts[i] = tostring(part)
         end
-        value = #parts > 0 and table.concat(parts, "; ") or nil
+        if d.separator or #parts < 2 then
+            value = table.concat(parts, d.separator)
+        else
+            value = d.flag .. " " .. table.concat(parts, " " .. d.flag .. " ")
+        end
     end
     if d.required then
         return "required"
     elseif value == nil or value == "" or value == false then
         return nil
     end
-    return "default " .. (value == true and "on" or tostring(value))
+    return "default " .. (value == true and "on" or tostring(value):gsub("^(%-?%d+)%.0$", "%1"))
 end
 
+-- What stands before the text of an option, and the text.
 local function help_line(d)
     local left = d.flag
     if d.type == "boolean" then
@@ -164,15 +178,54 @@ local function help_line(d)
         left = left .. " " .. (d.metavar or (d.choices and table.concat(d.choices, "|")) or METAVAR[d.element])
     end
     local notes = {}
-    if d.help then
-        notes[#notes + 1] = d.help
+    if d.type == "list" then
+        notes[1] = "may be repeated"
     end
-    local default, repeatable = shown_default(d), d.type == "list" and "may be repeated" or nil
-    local bracket = table.concat({ repeatable or default, repeatable and default }, "; ")
-    if bracket ~= "" then
-        notes[#notes + 1] = "(" .. bracket .. ")"
+    notes[#notes + 1] = shown_default(d)
+    local text = { d.help }
+    if #notes > 0 then
+        text[#text + 1] = "(" .. table.concat(notes, "; ") .. ")"
     end
-    return left, table.concat(notes, " ")
+    return left, table.concat(text, " ")
+end
+
+-- Words in lines of at most `columns`; one that is longer has a line of its own, cut at commas where it has any.
+local function wrapped(text, columns)
+    local lines = { "" }
+    for word in text:gmatch("%S+") do
+        while #word > columns do
+            local piece = word:sub(1, columns):match("^.*,") or word:sub(1, columns)
+            lines[#lines + (lines[#lines] == "" and 0 or 1)], word = piece, word:sub(#piece + 1)
+            lines[#lines + 1] = ""
+        end
+        local last = lines[#lines]
+        if last ~= "" and #last + 1 + #word > columns then
+            lines[#lines + 1] = word
+        else
+            lines[#lines] = last == "" and word or last .. " " .. word
+        end
+    end
+    return lines
+end
+
+-- Options below each other, their texts flush. What is too long to stand before its text stands above it.
+local function add_options(lines, rows)
+    local width = 0
+    for _, row in ipairs(rows) do
+        width = math.max(width, #row[1] <= LEFT and #row[1] or 0)
+    end
+    for _, row in ipairs(rows) do
+        local text = wrapped(row[2], COLUMNS - width - 4)
+        if #row[1] > width then
+            lines[#lines + 1] = "  " .. row[1]
+        else
+            lines[#lines + 1] = (("  %-" .. width .. "s  %s"):format(row[1], text[1]):gsub("%s+$", ""))
+            table.remove(text, 1)
+        end
+        for _, line in ipairs(text) do
+            lines[#lines + 1] = line ~= "" and (" "):rep(width + 4) .. line or nil
+        end
+    end
 end
 
 --- [local] The text that --help prints.
@@ -183,21 +236,19 @@ function args.help(declared, description)
     local script = (arg and arg[0] or "SCRIPT"):match("[^/]*$")
     local lines = { ("usage: spl run [-n RANKS] %s [options]"):format(script), "" }
     if description then
-        lines[#lines + 1] = description
+        local words = wrapped(description, COLUMNS)
+        table.move(words, 1, #words, #lines + 1, lines)
         lines[#lines + 1] = ""
     end
-    local width, rows = 0, {}
+    local rows = {}
     for i, d in ipairs(declared) do
-        local left, right = help_line(d)
-        rows[i] = { left, right }
-        width = math.max(width, math.min(#left, 28))
+        rows[i] = { help_line(d) }
     end
-    for _, row in ipairs(rows) do
-        lines[#lines + 1] = (("  %-" .. width .. "s  %s"):format(row[1], row[2]):gsub("%s+$", ""))
-    end
+    add_options(lines, rows)
     lines[#lines + 1] = ""
-    lines[#lines + 1] = "Also the options of `spl run`: -n, --virtual, --backend, --timeout, --check-collectives, "
-        .. "--threads."
+    lines[#lines + 1] = "Also the options of `spl run`: -n, --virtual, --backend, --threads, --timeout, "
+        .. "--check-collectives,"
+    lines[#lines + 1] = "--no-strict; `spl run --help` explains them."
     return table.concat(lines, "\n")
 end
 
@@ -225,13 +276,28 @@ local function take_value(d, list, i, by_flag)
     return value, i + 1
 end
 
-local function store(result, d, value, replaced)
+-- Texts of a list: one, or as many as its separator makes of it.
+local function pieces(d, text)
+    if not d.separator then
+        return { text }
+    end
+    local list = {}
+    for piece in (text .. d.separator):gmatch("%s*(.-)%s*%" .. d.separator) do
+        list[#list + 1] = piece
+    end
+    return list
+end
+
+local function store(result, d, text, replaced)
     if d.type ~= "list" then
-        result[d.name] = value
-    elseif replaced[d.name] then
-        table.insert(result[d.name], value)
-    else -- the first use replaces the default
-        result[d.name], replaced[d.name] = { value }, true
+        result[d.name] = parse(d, text)
+        return
+    end
+    if not replaced[d.name] then -- the first use replaces the default
+        result[d.name], replaced[d.name] = {}, true
+    end
+    for _, piece in ipairs(pieces(d, text)) do
+        table.insert(result[d.name], parse(d, piece))
     end
 end
 
@@ -253,7 +319,7 @@ local function read_all(result, list, by_flag)
             if not value then
                 value, i = take_value(d, list, i, by_flag)
             end
-            store(result, d, parse(d, value), replaced)
+            store(result, d, value, replaced)
         elseif given:sub(1, 1) == "-" and #given > 1 then
             unknown(given:match("^[^=]*"), by_flag)
         else
@@ -268,10 +334,11 @@ local function copy(value)
 end
 
 --- [local] Reads the script's options. Names may be written with - or _; integers take the suffixes k, m, g (powers of
---- 1024) and are at least 1 unless `min` says otherwise; lists are repeatable, the first use replacing the default.
+--- 1024) and are at least 1 unless `min` says otherwise; lists are repeatable, the first use replacing the default, and
+--- with a `separator` such as "," one use may hold several.
 --- `--help` prints the options on rank 0 and ends all ranks. What is wrong is a usage error (exit code 2).
 ---@param declaration table name = default, or name = {default=, help=, min=, max=, choices=, metavar=, type=, of=,
---- required=}; [1] is the description of the script
+--- required=, separator=}; [1] is the description of the script
 ---@param list string[]? what to read instead of the command line
 ---@return table values by name
 function args.args(declaration, list)

@@ -63,6 +63,14 @@ describe("options", function()
         assert.same({ 4, 1024 }, read({ seq = { 1, 2 } }, "--seq", "4", "--seq", "1k").seq)
     end)
 
+    it("that are lists with a separator take several at once", function()
+        local declaration = { op = { default = { "a" }, separator = "," }, seq = { default = { 1 }, separator = ":" } }
+        assert.same({ "a" }, read(declaration).op)
+        assert.same({ "x", "y", "z" }, read(declaration, "--op", "x, y", "--op=z").op)
+        assert.same({ 2, 3072 }, read(declaration, "--seq", "2:3k").seq)
+        assert.equal("--seq needs a whole number such as 2048 or 64k, got ''", refused(declaration, "--seq", "2:"))
+    end)
+
     it("do not change the declaration's own lists", function()
         local default = { "x" }
         table.insert(read({ mesh = default }).mesh, "y")
@@ -153,10 +161,15 @@ describe("a declaration is refused", function()
 
     it("that takes a name of the host's", function()
         assert.matches("belongs to `spl run` itself", broken { timeout = 3 }, 1, true)
+        assert.matches("belongs to `spl run` itself", broken { strict = true }, 1, true)
     end)
 
     it("that has a field or type nobody knows", function()
-        assert.matches("unknown field 'defualt'", broken { seq = { defualt = 3 } }, 1, true)
+        assert.equal("args: option 'seq': unknown field 'defualt'; did you mean 'default'?",
+            broken { seq = { defualt = 3 } })
+        assert.matches("unknown field 'x'; there are choices, default, ", broken { seq = { x = 3 } }, 1, true)
+        assert.matches("separator is for lists", broken { seq = { default = 1, separator = "," } }, 1, true)
+        assert.matches("separator is for lists", broken { seq = { default = { 1 }, separator = "ab" } }, 1, true)
         assert.matches("type 'float' is none of", broken { seq = { default = 1, type = "float" } }, 1, true)
     end)
 
@@ -182,5 +195,30 @@ print "went on"
         assert.matches("--mesh TEXT  (may be repeated; default tp=*)", r.out, 1, true)
         assert.matches("--model DIR  (required)", r.out, 1, true)
         assert.equal(0, mpi.count(r.out, "went on"))
+    end)
+
+    it("keeps texts flush, within 100 columns and whole", function()
+        local long = ("some words "):rep(20):gsub(" $", "")
+        local r = mpi.run(1, "require 'spl'.args { '" .. long .. "', a = 1, no_text = 'x', sizes = { 1, 2 }, "
+            .. "kind_of_thing = { default = 'first', choices = { 'first', 'second', 'third' }, help = 'which' }, "
+            .. "b = { default = 1.0, help = '" .. long .. "' }, op = { default = { 'a', 'b' }, separator = ',' }, "
+            .. "many = { default = { '" .. ("abcdefgh,"):rep(15) .. "' } } }", { "--help" })
+        assert.equal(0, r.code, r.err)
+        for line in r.out:gmatch("[^\n]+") do assert.is_true(#line <= 100, line) end
+        local text = "\n" .. r.out
+        local column = text:match("\n(  %-%-a N +)%(default 1%)\n")
+        assert.is_truthy(column, text)
+        assert.matches("\n  --no-text TEXT" .. (" "):rep(#column - 16) .. "(default x)\n", text, 1, true)
+        assert.matches("\n  --kind-of-thing first|second|third\n" .. (" "):rep(#column) .. "which (default first)\n",
+            text, 1, true)
+        assert.matches("may be repeated; default --sizes 1 --sizes 2)", text, 1, true)
+        assert.matches("may be repeated; default a,b)", text, 1, true)
+        assert.equal(40, mpi.count(text, "some"))
+        assert.equal(40, mpi.count(text, "words"))
+        assert.equal(15, mpi.count(text, "abcdefgh,"))
+        for _, option in ipairs { "-n", "--virtual", "--backend", "--threads", "--timeout", "--check-collectives",
+            "--no-strict" } do
+            assert.matches(option, text:match("Also the options.*"), 1, true)
+        end
     end)
 end)

@@ -19,7 +19,8 @@ describe("print", function()
     it("shows all that is set of a block", function()
         local blk <close> = small_block()
         assert.equal("block hidden 8, heads 2, kv_heads 1, head_dim 4, ffn 12, f32, rms norm, silu gated, "
-            .. "qkv separate, no bias, rope 500, causal, dropout 0.25 in attention, 0 after, seed 9 (tp=1:sequence)", tostring(blk))
+            .. "qkv separate, no bias, rope 500, causal, dropout 0.25 in attention, 0 after, seed 9 (tp=1:sequence)",
+            tostring(blk))
         local other <close> = spl.block { hidden = 6, heads = 3, qkv_bias = false, causal = false, dropout = 0.5,
             dtype = "f64" }
         assert.equal("block hidden 6, heads 3, kv_heads 3, head_dim 2, ffn 24, f64, layer norm, gelu_tanh, "

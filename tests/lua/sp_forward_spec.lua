@@ -223,7 +223,7 @@ describe("sp_forward", function()
         refused(1, 2, "did you mean 'tensor'", "--mesh", "tp=*:tensr")
         refused(2, 2, "role 'ring'.*not available", "--mesh", "tp=*:tensor", "--mesh", "cp=*:ring")
         refused(1, 2, "probability", "--dropout", "1")
-        refused(1, 2, "f32, f64, got 'bf16'", "--dtype", "bf16")
+        refused(1, 2, "f32, f64, bf16, f16, got 'i32'", "--dtype", "i32")
         refused(1, 2, "choose one", "--shapes", "--json")
     end)
 
