@@ -9,9 +9,6 @@
 #include "cpu.h"
 #include "half.h"
 
-#ifndef SPLK_LEVELED
-#define SPLK_LEVELED(name) name
-#endif
 #define splk_widen SPLK_LEVELED(splk_widen)
 #define splk_narrow SPLK_LEVELED(splk_narrow)
 #define splk_half_gemm SPLK_LEVELED(splk_half_gemm)
