@@ -4,8 +4,8 @@
  * dropout)--+-- y
  *     \________________________________________________________/ \___________________________________________________/
  *
- * With bf16 or f16 weights all that linears and collectives take and give is of that dtype, and the residual is f32 until
- * the block's output.
+ * With bf16 or f16 weights all that linears and collectives take and give is of that dtype, and the residual is f32
+ * until the block's output.
  *
  * The definition says the mathematics once. How ranks share it is in the layouts that the schedule gives to four kinds
  * of tensor (block_schedule.c); between ops that need different layouts stands a redistribution, and it does nothing

@@ -58,8 +58,8 @@ typedef struct spli_dropout { /* p == 0: none */
 
 /* y = act(x + bias) [* up] */
 spl_status spli_activate(spl_tensor *x, spl_tensor *bias, spl_tensor *up, spl_activation act, spl_tensor **y);
-/* y = residual + dropout(x + bias); mask bool, NULL when not wanted. Where x is bf16 or f16, the residual may be f32, and
- * with `wide` y is f32: between the halves of a block the residual is not rounded. */
+/* y = residual + dropout(x + bias); mask bool, NULL when not wanted. Where x is bf16 or f16, the residual may be f32,
+ * and with `wide` y is f32: between the halves of a block the residual is not rounded. */
 spl_status spli_residual(spl_tensor *x, spl_tensor *bias, spl_tensor *residual, spli_dropout dropout, int wide,
                          spl_tensor **y, spl_tensor **mask);
 /* x [batch, seq, heads, head_dim], half pairing */

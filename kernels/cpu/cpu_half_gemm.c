@@ -14,9 +14,9 @@ typedef struct matrix {
 static spl_status check_matrix(const char *name, int64_t rows, int64_t cols, int64_t *ld) {
     if (rows <= 1 && *ld < cols) *ld = cols;
     if (*ld >= cols) return spli_ok();
-    return spli_error(SPL_EARG,
-                      "gemm: the leading dimension of %s is %lld, its rows have %lld elements: it must be at least that",
-                      name, (long long)*ld, (long long)cols);
+    return spli_error(
+        SPL_EARG, "gemm: the leading dimension of %s is %lld, its rows have %lld elements: it must be at least that",
+        name, (long long)*ld, (long long)cols);
 }
 
 /* Rows [r, r + rows) and columns [l, l + cols) of a stored matrix, densely into dst. */

@@ -42,7 +42,7 @@ describe("a block in half precision", function()
                     assert.equal(dtype, x.dtype)
                     local r = blk:check(x, { step = 3 })
                     assert.equal(0, r.wrong)
-                    -- a few roundings, one after another, of 0.4 each in the mean; and not none, as if it were f32 in truth
+                    -- a few roundings, one after another, of 0.4 each in the mean; and not none, as if in truth f32
                     assert.is_true(r.rel_err <= 1.2 * UNIT[dtype] and r.rel_err >= 0.25 * UNIT[dtype],
                         ("rel_err %g, %.2f units"):format(r.rel_err, r.rel_err / UNIT[dtype]))
                     for _, t in ipairs(r.tensors) do

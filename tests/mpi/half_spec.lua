@@ -19,8 +19,8 @@ local GPT = { hidden = 63, heads = 7, seed = 7, dropout = 0.1 } -- 7 heads: 2, 2
 local LLAMA = { hidden = 64, heads = 8, kv_heads = 4, ffn = 101, norm = "rms", qkv = "separate", bias = false,
     act = "silu", gated = true, rope_theta = 10000, seed = 9 }
 
--- How often a sum of all ranks is rounded on its way beyond once: each further axis that splits the weights passes on in
--- 16 bits what the one before has summed.
+-- How often a sum of all ranks is rounded on its way beyond once: each further axis that splits the weights passes on
+-- in 16 bits what the one before has summed.
 local function further_sums(mesh)
     local axes = 0
     for _, axis in ipairs(mesh.axes) do

@@ -179,5 +179,8 @@ int main(void) {
     test_cache();
     every_allocation("GPT block", &gpt);
     every_allocation("Llama block", &llama);
+    gpt.dtype = SPL_BF16, llama.dtype = SPL_F16;
+    every_allocation("GPT block in bf16", &gpt);
+    every_allocation("Llama block in f16", &llama);
     return tap_done();
 }

@@ -410,7 +410,7 @@ static void attentions(void) {
                        .q_strides = {2, 2, 2, 1}, .k_strides = {2, 2, 2, 1}, .v_strides = {2, 2, 2, 1},
                        .out_strides = {2, 2, 2, 1}, .npieces = 1,
                        .pieces = &(spl_attn_piece){.nq = 1, .nk = 1, .q_stride = 1, .k_stride = 1}};
-    ok(cpu.ops->attention(cpu.ctx, cpu.queue, &a).code == SPL_EARG, "attention: a KV head that is not there is refused");
+    ok(cpu.ops->attention(cpu.ctx, cpu.queue, &a).code == SPL_EARG, "attention: a missing KV head is refused");
     a.kv_of_head = head, a.out_dtype = SPL_F64;
     ok(cpu.ops->attention(cpu.ctx, cpu.queue, &a).code == SPL_EARG, "attention: an out of f64 is refused");
     a.out_dtype = SPL_BF16, a.batch = -1;
