@@ -13,8 +13,14 @@ const char lspl_usage[] =
     "  spl run [-n RANKS] [options] SCRIPT [ARGS]   run a script (a path or a shipped name)\n"
     "  spl test [-n RANKS] [busted arguments]       run specs with busted inside the host\n"
     "  spl info                                     what this machine and this build offer\n"
-    "  spl help [TOPIC]                             a command, or a function of the Lua API\n"
+    "  spl help [TOPIC]                             what this page and the topics below say\n"
     "  spl version\n"
+    "\n"
+    "Topics: run, test, info, help, version: a command and its options\n"
+    "        scripts: what comes with spl; a script's name, such as sp_forward: its options\n"
+    "        api: all functions of the Lua API, by concept; the name of a function, an object or a field, such as\n"
+    "        block, tensor:gather, tensor.shape, mesh.parse: what it does\n"
+    "        roles: what the axes of a mesh may do\n"
     "\n"
     "`spl COMMAND --help` tells more. Exit codes: 0 good; 1 the script failed or a result is wrong; 2 the command\n"
     "line is wrong; 3 the environment lacks something; 4 ranks disagreed or stalled.\n";
@@ -33,22 +39,27 @@ const lspl_command lspl_commands[] = {
      "usage: spl run [options] SCRIPT [ARGS]\n\n"
      "Runs SCRIPT, a path or a shipped name with or without .lua, once per rank. Under mpirun this is one rank.\n\n"
      HOST_OPTIONS
-     "  --no-strict            let undefined globals read as nil\n\n"
+     "  --no-strict            let undefined globals read as nil\n"
+     "  -h, --help             this text; behind SCRIPT the script's own\n\n"
      "These may stand after SCRIPT too; what follows `--` is left to the script. `spl run SCRIPT --help` shows the\n"
      "script's own.\n",
-     1, NULL},
+     1, NULL, -1},
     {"test",
      "usage: spl test [options] [busted arguments]\n\n"
      "Runs busted specs (default: tests/lua, or tests/mpi on more than one rank) inside the host. On several ranks\n"
      "all of them run the same tests, and a failure on any rank is a failure on all.\n\n" HOST_OPTIONS,
-     0, "spl.test"},
-    {"info", "usage: spl info\n\nPrints version, machine, libraries and the choices made from them.\n", 0, "spl.info"},
+     0, "spl.test", -1},
+    {"info",
+     "usage: spl info [options]\n\n"
+     "Prints version, machine, libraries and the choices made from them.\n\n" HOST_OPTIONS,
+     0, "spl.info", 0},
     {"help",
      "usage: spl help [TOPIC]\n\n"
-     "TOPIC is a command, or a function of the Lua API such as `block` or `mesh.parse`; `spl help api` lists those.\n",
-     0, "spl.help"},
-    {"version", "usage: spl version\n", 0, NULL},
-    {NULL, NULL, 0, NULL}};
+     "TOPIC is a command; `scripts`, or the name of one; `roles`; `api`, or a function, object or field of the\n"
+     "Lua API such as `block`, `mesh.parse`, `tensor:gather` or `tensor.shape`. Without it: what there is.\n",
+     0, "spl.help", 1},
+    {"version", "usage: spl version\n", 0, NULL, 0},
+    {NULL, NULL, 0, NULL, 0}};
 
 static const char *const host_options[] = {"-n", "--virtual", "--backend", "--timeout", "--check-collectives",
                                            "--threads", "--no-strict", "--help", NULL};
@@ -174,6 +185,11 @@ int lspl_parse_command(const lspl_command *command, int argc, char **argv, char 
         r.at++;
     }
     args[out->nargs] = NULL;
+    if (command->most_args >= 0 && out->nargs > command->most_args) {
+        snprintf(message, n, "unexpected argument '%s': `spl %s` takes %s", args[command->most_args], command->name,
+                 command->most_args ? "one topic" : "none");
+        return 2;
+    }
     if (command->takes_script && !out->script) {
         snprintf(message, n, "`spl %s` needs a script: a path or a shipped name, such as sp_forward.lua",
                  command->name);

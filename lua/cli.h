@@ -8,6 +8,7 @@ typedef struct lspl_command {
     const char *usage; /* what `spl NAME --help` prints */
     int takes_script;  /* 1: SCRIPT [ARGS]; 0: the rest goes to `module` */
     const char *module;
+    int most_args;     /* what the module takes besides options; -1: any number */
 } lspl_command;
 
 /* Ends with name NULL. */

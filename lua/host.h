@@ -65,6 +65,8 @@ int lspl_find_script(const char *name, char *out, size_t n);
 void lspl_nearest_script(const char *name, char *out, size_t n);
 int lspl_own_path(char *out, size_t n);
 int lspl_is_shipped(const char *script);
+int lspl_find_shipped(const char *name, char *out, size_t n); /* among the shipped ones only */
+void lspl_each_shipped(void (*take)(void *ctx, const char *folder, const char *name), void *ctx);
 
 /* startup.c: may start the program anew. */
 void lspl_prepare_libraries(char **argv);

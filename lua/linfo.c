@@ -127,7 +127,27 @@ static int l_executable(lua_State *L) {
     return 1;
 }
 
+static void add_script(void *ctx, const char *folder, const char *name) {
+    lua_State *L = ctx;
+    lua_pushlstring(L, name, strlen(name) - 4); /* without .lua */
+    lua_pushvalue(L, -1);
+    if (lua_rawget(L, -3) == LUA_TNIL) { /* of two the first found is the one that runs */
+        lua_pop(L, 1);
+        lua_pushfstring(L, "%s/%s", folder, name);
+        lua_rawset(L, -3);
+    } else lua_pop(L, 2);
+}
+
+/* core.shipped(): paths of the scripts that come with the program, by name. */
+static int l_shipped(lua_State *L) {
+    lua_newtable(L);
+    lspl_each_shipped(add_script, L);
+    return 1;
+}
+
 void lspl_open_info(lua_State *L) {
+    lua_pushcfunction(L, l_shipped);
+    lua_setfield(L, -2, "shipped");
     lua_pushcfunction(L, l_executable);
     lua_setfield(L, -2, "executable");
     lua_pushcfunction(L, l_facts);

@@ -26,20 +26,13 @@ static int find_script(lspl_options *o, char *path, size_t n) {
     return complain(message);
 }
 
-static int help(int argc, char **argv) {
-    const lspl_command *command = argc > 0 ? lspl_find_command(argv[0]) : NULL;
-    if (argc > 0 && !command) return lspl_host_call("spl.help", argv, argc);
-    fputs(command ? command->usage : lspl_usage, stdout);
-    return 0;
-}
-
 static int run(const lspl_command *command, int argc, char **argv, char **args) {
     lspl_options options;
     char message[1024], path[8192];
     int wants_help, rank, size;
     int wrong = lspl_parse_command(command, argc, argv, args, &options, &wants_help, message, sizeof message);
     if (wrong) return complain(message);
-    if (wants_help) return help(1, (char *[]){(char *)command->name});
+    if (wants_help) return fputs(command->usage, stdout), 0;
     if (options.script && (wrong = find_script(&options, path, sizeof path))) return wrong;
     if (options.virtual_ranks && (options.ranks || lspl_launched(&rank, &size))) {
         snprintf(message, sizeof message, "--virtual %d puts all ranks into one process; leave out %s",
@@ -56,11 +49,36 @@ static int run(const lspl_command *command, int argc, char **argv, char **args) 
     return lspl_launch(&options);
 }
 
+/* `spl help [TOPIC]`: the general page, a command, a shipped script's --help, or what the annotations say. */
+static int help(int argc, char **argv) {
+    if (argc == 0) return fputs(lspl_usage, stdout), 0;
+    int asks = !strcmp(argv[0], "--help") || !strcmp(argv[0], "-h");
+    const lspl_command *command = lspl_find_command(asks ? "help" : argv[0]);
+    char message[512], path[8192];
+    if (argc > 1) {
+        snprintf(message, sizeof message, "unexpected argument '%s': `spl help` takes one topic", argv[1]);
+        return complain(message);
+    }
+    if (command) return fputs(command->usage, stdout), 0;
+    if (!lspl_find_shipped(argv[0], path, sizeof path)) return lspl_host_call("spl.help", argv, argc);
+    char *words[] = {path, "--help"}, *args[3];
+    return run(lspl_find_command("run"), 2, words, args);
+}
+
+/* `spl version` */
+static int version(int argc, char **argv) {
+    char message[512];
+    if (argc == 0) return puts("spl " SPL_VERSION), 0;
+    if (!strcmp(argv[0], "--help") || !strcmp(argv[0], "-h")) return help(1, (char *[]){"version"});
+    snprintf(message, sizeof message, "unexpected argument '%s': `spl version` takes none", argv[0]);
+    return complain(message);
+}
+
 int main(int argc, char **argv) {
     lspl_prepare_libraries(argv);
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return help(0, NULL);
     if (!strcmp(argv[1], "help")) return help(argc - 2, argv + 2);
-    if (!strcmp(argv[1], "version") || !strcmp(argv[1], "--version")) return puts("spl " SPL_VERSION), 0;
+    if (!strcmp(argv[1], "version") || !strcmp(argv[1], "--version")) return version(argc - 2, argv + 2);
     const lspl_command *command = lspl_find_command(argv[1]);
     if (!command) {
         const char *near = lspl_nearest_command(argv[1]);

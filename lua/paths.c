@@ -73,30 +73,53 @@ int lspl_is_shipped(const char *script) {
     return found;
 }
 
-void lspl_nearest_script(const char *name, char *out, size_t n) {
-    enum { MOST = 64 };
-    const char *known[MOST + 1];
-    char *copies[MOST];
-    int count = 0;
+int lspl_find_shipped(const char *name, char *out, size_t n) {
     char folder[8192];
-    for (int i = 0; script_folder(i, folder, sizeof folder) && count < MOST; i++) {
+    if (strchr(name, '/') || name[0] == '.') return 0;
+    for (int i = 0; script_folder(i, folder, sizeof folder); i++) {
+        if (try_script(folder, name, out, n)) return 1;
+    }
+    return 0;
+}
+
+void lspl_each_shipped(void (*take)(void *ctx, const char *folder, const char *name), void *ctx) {
+    char folder[8192];
+    for (int i = 0; script_folder(i, folder, sizeof folder); i++) {
         DIR *dir = opendir(folder);
         if (!dir) continue;
-        for (struct dirent *e; count < MOST && (e = readdir(dir));) {
+        for (struct dirent *e; (e = readdir(dir));) {
             size_t length = strlen(e->d_name);
-            if (length < 5 || strcmp(e->d_name + length - 4, ".lua")) continue;
-            copies[count] = strdup(e->d_name);
-            if (copies[count]) known[count] = copies[count], count++;
+            if (length >= 5 && !strcmp(e->d_name + length - 4, ".lua")) take(ctx, folder, e->d_name);
         }
         closedir(dir);
     }
-    known[count] = NULL;
+}
+
+enum { MOST_NAMES = 64 };
+
+typedef struct names {
+    char *list[MOST_NAMES + 1];
+    int count;
+} names;
+
+static void take_name(void *ctx, const char *folder, const char *name) {
+    (void)folder;
+    names *all = ctx;
+    if (all->count == MOST_NAMES) return;
+    all->list[all->count] = strdup(name);
+    if (all->list[all->count]) all->count++;
+}
+
+void lspl_nearest_script(const char *name, char *out, size_t n) {
+    names all = {{NULL}, 0};
+    lspl_each_shipped(take_name, &all);
+    all.list[all.count] = NULL;
     const char *base = strrchr(name, '/');
     char wanted[256];
     size_t length = strlen(base ? base + 1 : name);
     snprintf(wanted, sizeof wanted, "%s%s", base ? base + 1 : name,
              length > 4 && !strcmp((base ? base + 1 : name) + length - 4, ".lua") ? "" : ".lua");
-    const char *near = lspl_nearest(wanted, known);
+    const char *near = lspl_nearest(wanted, (const char *const *)all.list);
     snprintf(out, n, "%s", near ? near : "");
-    for (int i = 0; i < count; i++) free(copies[i]);
+    for (int i = 0; i < all.count; i++) free(all.list[i]);
 }

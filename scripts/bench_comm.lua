@@ -7,7 +7,8 @@ local transfers = require "spl.transfers"
 
 local o = spl.args {
     "Times collectives over an axis of a mesh over a range of sizes, out of place and in place, and checks all values.",
-    op = { default = transfers.names, of = "string", separator = ",", metavar = "OP[,OP...]", help = "collectives to measure" },
+    op = { default = transfers.names, of = "string", separator = ",", metavar = "OP[,OP...]",
+        help = "collectives to measure" },
     mesh = { default = "x=*", metavar = "MESH", help = "axes of the ranks, as \"node=2, x=*\"" },
     axis = { type = "string", metavar = "NAME", help = "the axis to measure, at the same time in each of its groups "
         .. "(default: the first)" },

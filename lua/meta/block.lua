@@ -3,17 +3,24 @@
 
 --- A transformer block: its definition says the mathematics, its schedule how each mesh axis is used.
 ---@class spl.block
----@field config table the definition with its defaults filled in
+---@field config table the definition with its defaults filled in; prints a line a field
 ---@field mesh spl.mesh? of its schedule
 local block = {}
 
 --- [local] Defines a block: of GPT unless said otherwise (LayerNorm, one head-interleaved QKV weight, biases,
 --- tanh-GELU, causal).
+---
+---   local blk = spl.block { hidden = 768, heads = 12, seed = 7 }:schedule(spl.mesh "tp=*:sequence")
+---   local x = blk:input { batch = 1, seq = 2048 }:randn(11)
+---   local y, saved = blk:forward(x, { save = true })
+---   print(saved, blk:check(x)) -- what was saved; all of it against fp64
+---
 ---@param o table {hidden=, heads=, kv_heads= (heads), head_dim= (hidden / heads), ffn= (4 hidden), norm= "layer" or
---- "rms", eps= (1e-5), qkv= "interleaved" or "separate", bias= (true) or qkv_bias=, out_bias=, mlp_bias=, act=
---- "gelu_tanh", "gelu_erf" or "silu", gated= (false) act(gate) * up, rope_theta= (0: no RoPE), causal= (true),
---- dropout= (0) or dropout_attention=, dropout_hidden=, seed= of weights and dropout, instance= which block of a
---- model, dtype= ("f32"; f64, or bf16 or f16: stored so and computed in f32, the residual f32 inside)}
+--- "rms", eps= (1e-5), qkv= "interleaved" or "separate" (the latter where kv_heads differ from heads), bias= (true) or
+--- qkv_bias=, out_bias=, mlp_bias=, act= "gelu_tanh", "gelu_erf", "silu" or "none", gated= (false) act(gate) * up,
+--- rope_theta= (0: no RoPE), causal= (true), dropout= (0) or dropout_attention=, dropout_hidden=, seed= of weights and
+--- dropout, instance= which block of a model, dtype= ("f32"; f64, or bf16 or f16: stored so and computed in f32, the
+--- residual f32 inside)}
 ---@return spl.block
 ---Errors: code "usage" for sizes that do not fit together; "argument" for unknown keys, naming the nearest.
 function spl.block(o) end
@@ -41,7 +48,7 @@ function block:input(o) end
 
 --- [collective] The forward pass. x may have any layout of the block's mesh. With save, also what a backward pass
 --- needs, in the order of computing: saved[i] = {name=, tensor=}, saved.NAME, saved.seed, saved.offset;
---- saved:release() and <close> let all of it go.
+--- saved:release() and <close> let all of it go; print(saved) shows it.
 ---@param x spl.tensor [batch, seq, hidden]
 ---@param o? table {save= (false), step= (0) of dropout}
 ---@return spl.tensor y [batch, seq, hidden]
@@ -84,8 +91,7 @@ function block:release() end
 --- this rank alone, of any dtype, whole.
 ---@param o table {batch=, seq=, hidden=, heads=, kv_heads=, head_dim=, ffn=, norm=, eps=, interleaved_qkv=, act=,
 --- gated=, rope_theta=, causal=, p_attention=, p_hidden=, key_attention=, key_hidden0=, key_hidden1= pairs of words,
---- rows= sampled
---- sequence rows from 1 (all), x= [b, s, hidden], ln0_gamma=, ln0_beta=, ln1_gamma=, ln1_beta=, wqkv=, bqkv= or wq=,
+--- rows= sampled sequence rows from 1 (all), x= [b, s, hidden], ln0_gamma=, ln0_beta=, ln1_gamma=, ln1_beta=, wqkv=, bqkv= or wq=,
 --- bq=, wk=, bk=, wv=, bv=, wo=, bo=, w1=, b1=, wg=, bg=, w2=, b2=}
 ---@return table results f64 tensors of this rank alone over the rows: ln0_mean ln0_rstd ln1_mean ln1_rstd [b, n],
 --- linear0 (and linear0_k, linear0_v), sdpa_out [b, heads, n, head_dim], sdpa_lse [b, heads, n], linear1, mlp0 (and

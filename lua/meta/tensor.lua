@@ -2,8 +2,8 @@
 -- tensor.lua: tensors: of this rank alone, or over a mesh with a layout.
 
 --- Elements of one dtype ("f64" "f32" "bf16" "f16" "i64" "i32" "u8" "bool"). Dimensions and positions count from 1.
---- Printed with
---- shape, layout and a corner of the values. Lua's collector knows how much memory tensors hold; release() and
+--- Printed with shape, layout and a corner of the values (to_text() shows more). Arithmetic has no operators: spl.add,
+--- spl.linear and their like take their place. Lua's collector knows how much memory tensors hold; release() and
 --- <close> free it at once.
 ---@class spl.tensor
 ---@field shape integer[] global; prints as "[2, 3]" and can be compared with ==
@@ -25,12 +25,12 @@ local tensor = {}
 ---Errors: code "argument"; "memory" with bytes wanted and free.
 function spl.tensor(o) end
 
---- [local] The same, of zeros.
+--- [local] A tensor of zeros.
 ---@param o table as of spl.tensor
 ---@return spl.tensor
 function spl.zeros(o) end
 
---- [local] The same, of ones; on a partial axis coordinate 0 has them and the others zeros.
+--- [local] A tensor of ones. On a partial axis coordinate 0 has them and the others zeros.
 ---@param o table as of spl.tensor
 ---@return spl.tensor
 function spl.ones(o) end
@@ -116,20 +116,21 @@ function tensor:gather() end
 ---Errors: code "argument" for a layout of another mesh or shape.
 function tensor:redistribute(layout) end
 
---- The square root of the sum of squares. [collective] for a distributed tensor: every element counts once, however
---- many ranks hold it, and pending sums are summed first. [local] for one of this rank alone. NaN where an element is.
+--- [collective] for a distributed tensor, [local] for one of this rank alone: the square root of the sum of squares.
+--- Every element counts once, however many ranks hold it, and pending sums are summed first. NaN where an element is.
 ---@return number
 function tensor:norm() end
 
---- The sum of the elements; [collective] or [local] as norm.
+--- [collective] for a distributed tensor, [local] for one of this rank alone: the sum of the elements.
 ---@return number
 function tensor:sum() end
 
---- The largest absolute value; [collective] or [local] as norm.
+--- [collective] for a distributed tensor, [local] for one of this rank alone: the largest absolute value.
 ---@return number
 function tensor:max_abs() end
 
---- {sum=, sum_squares=, max_abs=, nan=, inf=}; [collective] or [local] as norm.
+--- [collective] for a distributed tensor, [local] for one of this rank alone: sum, sum_squares, max_abs and how many
+--- elements are nan and inf. Prints a line a field.
 ---@return table
 function tensor:stats() end
 

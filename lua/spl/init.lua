@@ -2,7 +2,8 @@
 -- used.
 local core = require "spl.core"
 
-local INSIDE = { embedded = true, embedded_list = true, leave = true, record = true } -- for the host's own modules
+-- For the host's own modules.
+local INSIDE = { embedded = true, embedded_list = true, leave = true, record = true, shipped = true }
 
 local spl = {}
 for name, value in pairs(core) do

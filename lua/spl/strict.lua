@@ -35,7 +35,8 @@ function strict.install(folder)
     setmetatable(_G, meta)
 end
 
---- [local] Switches the guard off or on again.
+--- [local] Lets undefined globals read as nil in scripts (false), or makes that an error again, as it is at first
+--- (true).
 ---@param on boolean
 function strict.strict(on)
     strict.enabled = on ~= false

@@ -17,6 +17,12 @@ describe("the command line", function()
         assert.same({ 0, "spl " .. spl.version .. "\n" }, { r.code, r.out })
     end)
 
+    it("refuses arguments that a command does not take", function()
+        refused({ "version", "x" }, "unexpected argument 'x': `spl version` takes none")
+        refused({ "info", "x" }, "unexpected argument 'x': `spl info` takes none")
+        assert.matches("^usage: spl version", mpi.spl({ "version", "--help" }).out)
+    end)
+
     it("explains itself, and each command itself", function()
         for _, words in ipairs { {}, { "--help" }, { "help" } } do
             local r = mpi.spl(words)
@@ -74,7 +80,7 @@ describe("the command line", function()
     it("helps with functions of the API", function()
         local r = mpi.spl { "help", "barrier" }
         assert.equal(0, r.code)
-        assert.matches("^barrier%(%)\n  %[collective%]", r.out)
+        assert.matches("^spl%.barrier%(%)\n  %[collective%]", r.out)
         r = mpi.spl { "help", "bariier" }
         assert.equal(2, r.code)
         assert.matches("did you mean 'barrier'?", r.err, 1, true)
