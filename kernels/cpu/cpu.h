@@ -207,10 +207,8 @@ SPLK_LARGEST(splk_largest_f64, double, int64_t, uint64_t, 63, INT64_MIN)
  * that overflow gives inf and underflow goes through denormals to 0; NaN stays NaN. */
 static inline float splk_exp_f32(float x) {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, held in the low bits */
-    float c = x > 89.0f ? 89.0f : x;
-    c = c < -104.0f ? -104.0f : c;
-    float t = c * 1.44269504f + magic, n = t - magic;
-    float r = c - n * 0.693359375f; /* exact: 9 bits of ln 2 times 8 of n */
+    float t = x * 1.44269504f + magic, n = t - magic;
+    float r = x - n * 0.693359375f; /* exact: 9 bits of ln 2 times 8 of n */
     r = r + n * 2.12194440e-4f;
     float p = 1.0f / 5040.0f;
     p = p * r + 1.0f / 720.0f;
@@ -229,7 +227,12 @@ static inline float splk_exp_f32(float x) {
     float s1, s2;
     memcpy(&s1, &half1, 4);
     memcpy(&s2, &half2, 4);
-    return p * s1 * s2;
+    p = p * s1 * s2;
+    memcpy(&bits, &p, 4); /* masks, since a choice may become a branch */
+    uint32_t fits = x > 89.0f ? 0 : ~0u, kept = x < -104.0f ? 0 : ~0u;
+    bits = ((bits & fits) | (0x7f800000u & ~fits)) & kept;
+    memcpy(&p, &bits, 4);
+    return p;
 }
 
 /* e^x for x <= 0, to about 1 ulp, shorter than the above: 0 where it would be a denormal number (what is that much

@@ -5,6 +5,7 @@
 static void FN(activate)(spl_activation act, int64_t n, T *v) {
     switch (act) {
     case SPL_ACT_GELU_TANH: /* 2u = 2 sqrt(2/pi) (x + 0.044715 x^3) */
+#pragma omp simd
         for (int64_t i = 0; i < n; i++) {
             T x = v[i], u2 = x * ((T)1.5957691216057307117 + (T)0.071354816272600242 * x * x);
             v[i] = x / (1 + EXP(-u2));
@@ -14,6 +15,7 @@ static void FN(activate)(spl_activation act, int64_t n, T *v) {
         for (int64_t i = 0; i < n; i++) v[i] = (T)0.5 * v[i] * ERFC(v[i] * (T)-0.70710678118654752440);
         break;
     case SPL_ACT_SILU:
+#pragma omp simd
         for (int64_t i = 0; i < n; i++) v[i] = v[i] / (1 + EXP(-v[i]));
         break;
     case SPL_ACT_NONE: break;
