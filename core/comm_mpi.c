@@ -120,8 +120,11 @@ static void mpi_cancel(void *ctx, spli_p2p_handle *h) {
     int done = 0;
     if (r == MPI_REQUEST_NULL) return;
     if (MPI_Test(&r, &done, MPI_STATUS_IGNORE) != MPI_SUCCESS || done) return;
+    if (h->number != SENT) { /* a receive that nothing has met yet is done with once it is called back */
+        MPI_Cancel(&r);
+        if (MPI_Test(&r, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done) return;
+    }
     w->broken = 1; /* a send cannot be called back, and the partner may have begun to take it */
-    MPI_Cancel(&r);
     MPI_Request_free(&r);
 }
 
