@@ -87,7 +87,8 @@ static spl_status net_isend(void *ctx, int peer, const spli_p2p_key *key, const 
     *last = m;
     me->sent += bytes;
     me->sends++;
-    h->pointer = (char *)m + 1; /* the low bit marks a send */
+    h->pointer = m;
+    h->number = 1; /* marks a send */
     return spli_ok();
 }
 
@@ -98,6 +99,7 @@ static spl_status net_irecv(void *ctx, int peer, const spli_p2p_key *key, void *
     while (*last) last = &(*last)->next;
     *last = r;
     h->pointer = r;
+    h->number = 0;
     return spli_ok();
 }
 
@@ -127,7 +129,7 @@ static spl_status net_test(void *ctx, spli_p2p_handle *h, int *done) {
     *done = 0;
     if (below(2)) return spli_ok();
     if (h->number & 1) {
-        message *m = (message *)(void *)((char *)h->pointer - 1);
+        message *m = h->pointer;
         *done = m->sender_done && (m->matched || !m->eager); /* an eager one is kept until matched, which only delays */
         if (*done) drop_message(me->net, m);
     } else {
@@ -140,7 +142,7 @@ static spl_status net_test(void *ctx, spli_p2p_handle *h, int *done) {
 
 static void net_cancel(void *ctx, spli_p2p_handle *h) {
     port *me = ctx;
-    if (h->number & 1) drop_message(me->net, (message *)(void *)((char *)h->pointer - 1));
+    if (h->number & 1) drop_message(me->net, h->pointer);
     else drop_receive(me->net, h->pointer);
 }
 
