@@ -144,18 +144,19 @@ spl_status spl_mesh_parse(const char *text, int world, spl_mesh_spec *out) {
         if (world % product != 0)
             return spli_error(
                 SPL_EUSAGE,
-                "mesh '%.120s' cannot fill %d ranks: its other axes multiply to %lld, which does not divide "
+                "mesh '%.120s' cannot fill %d rank%s: its other axes multiply to %lld, which does not divide "
                 "%d; change a size or the number of ranks",
-                text, world, (long long)product, world);
+                text, world, world == 1 ? "" : "s", (long long)product, world);
         if (world / product > 1 << 24)
             return spli_error(SPL_EUSAGE, "mesh '%.120s' gives axis '%s' %lld ranks, more than 16,777,216", text,
                               out->axes[star].name, (long long)(world / product));
         out->axes[star].size = (int)(world / product);
     } else if (product != world) {
         return spli_error(SPL_EUSAGE,
-                          "mesh '%.120s' has %lld ranks, but there are %d; start %lld ranks, or let one axis be * "
+                          "mesh '%.120s' has %lld rank%s, but there %s %d; start %lld, or let one axis be * "
                           "(\"%s=*\")",
-                          text, (long long)product, world, (long long)product, out->axes[out->naxes - 1].name);
+                          text, (long long)product, product == 1 ? "" : "s", world == 1 ? "is" : "are", world,
+                          (long long)product, out->axes[out->naxes - 1].name);
     }
     return spli_ok();
 }

@@ -256,7 +256,7 @@ int lspl_launch(const lspl_options *options) {
     build_command(&w, options, own);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
-    setenv(LSPL_LAUNCHER_MARK, "1", 1);
+    setenv(LSPL_LAUNCHER_MARK, isatty(2) ? LSPL_MARK_TERMINAL : LSPL_MARK_PLAIN, 1);
     setvbuf(stderr, NULL, _IONBF, 0);
     watch_signals();
     outlet o = {0};

@@ -2,11 +2,13 @@
 #include <dlfcn.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 #include "build.h"
 #include "host.h"
+#include "launch.h"
 #include "lspl.h"
 
 static void set(lua_State *L, const char *key, const char *value) {
@@ -145,7 +147,16 @@ static int l_shipped(lua_State *L) {
     return 1;
 }
 
+/* core.terminal(): does somebody watch standard error? Under the launcher it is a pipe, and the launcher knows. */
+static int l_terminal(lua_State *L) {
+    const char *mark = getenv(LSPL_LAUNCHER_MARK);
+    lua_pushboolean(L, isatty(2) || (mark && !strcmp(mark, LSPL_MARK_TERMINAL)));
+    return 1;
+}
+
 void lspl_open_info(lua_State *L) {
+    lua_pushcfunction(L, l_terminal);
+    lua_setfield(L, -2, "terminal");
     lua_pushcfunction(L, l_shipped);
     lua_setfield(L, -2, "shipped");
     lua_pushcfunction(L, l_executable);

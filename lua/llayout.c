@@ -144,8 +144,8 @@ static void check_coords(lua_State *L, int index, const char *function, const la
             c = lspl_field_integer(L, index, function, l->axis_name[i], 0);
         }
         if (c < 0 || c >= l->axis_size[i]) {
-            lspl_raisef(L, SPL_EARG, "%s: coordinate %lld on axis '%s' of %d ranks; coordinates count from 0",
-                        function, (long long)c, l->axis_name[i], l->axis_size[i]);
+            lspl_raisef(L, SPL_EARG, "%s: coordinate %lld on axis '%s'; its coordinates are 0 to %d",
+                        function, (long long)c, l->axis_name[i], l->axis_size[i] - 1);
         }
         coords[i] = (int)c;
     }

@@ -3,6 +3,7 @@
 -- there is no cache of keys and values.
 local spl = require "spl"
 local model = require "spl.model"
+local report = require "spl.report"
 local tokenizer = require "spl.tokenizer"
 
 local o = spl.args{
@@ -31,8 +32,10 @@ if #ids == 0 then
     fail("argument", "the prompt is empty and the model has no token that begins a text; give --prompt")
 end
 if #ids + o.tokens > m.config.context then
-    fail("argument", "the prompt has %d tokens and --tokens asks for %d more, but the context of the model in %s ends "
-        .. "at %d; ask for at most %d", #ids, o.tokens, o.model, m.config.context, math.max(0, m.config.context - #ids))
+    local left = m.config.context - #ids
+    fail("argument", "the prompt has %s and --tokens asks for %d more, but the context of the model in %s ends at %d; "
+        .. "%s", report.plural(#ids, "token"), o.tokens, o.model, m.config.context,
+        left > 0 and ("ask for at most %d"):format(left) or "give a shorter prompt")
 end
 
 -- What ends a text: the end token, or a token that would begin another.
@@ -58,5 +61,6 @@ for _ = 1, o.tokens do
 end
 if spl.rank() == 0 then
     local seconds = math.max(spl.now() - start, 1e-9)
-    io.stderr:write(("\n# %d tokens added in %.2f s, %.1f tokens/s\n"):format(added, seconds, added / seconds))
+    io.stderr:write(("\n# %s added in %.2f s, %.1f tokens/s\n"):format(report.plural(added, "token"), seconds,
+        added / seconds))
 end

@@ -39,8 +39,8 @@ local tok, message, code = tokenizer.of_model(o.model, m.config.bos)
 if not tok then fail(code, "%s", message) end
 local ids = tok:encode(text)
 if #ids > m.config.context then
-    fail("argument", "%s has %d tokens, but the context of the model in %s ends at %d; score a shorter text", o.text,
-        #ids, o.model, m.config.context)
+    fail("argument", "%s has %s, but the context of the model in %s ends at %d; score a shorter text", o.text,
+        report.plural(#ids, "token"), o.model, m.config.context)
 end
 
 spl.barrier()

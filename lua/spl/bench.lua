@@ -123,6 +123,15 @@ local function check_options(o)
     return rounds, warmup
 end
 
+local PATIENCE = 5 -- seconds without a word that whoever watches is asked for
+
+-- Tells a person at the terminal how long this will take, once the first call has shown it.
+local function announce(name, seconds, calls)
+    if spl.rank() == 0 and seconds * calls > PATIENCE and core.terminal() then
+        io.stderr:write(("%s: %d calls of about %.1f s\n"):format(name or "bench", calls, seconds))
+    end
+end
+
 -- Each thing measured as a list over the rounds of the most of any rank, ascending.
 local function sorted_series(here)
     local series = {}
@@ -166,12 +175,19 @@ function bench.bench(o)
     local rounds, warmup = check_options(o)
     local timed = spl.facts().backend ~= "null"
     local total = o.flops and timed and bench.sgemm()
-    for _ = 1, warmup do
+    for i = 1, warmup do
+        local start = spl.now()
         release(f())
+        if i == 1 then
+            announce(o.name, spl.now() - start, warmup - 1 + rounds)
+        end
     end
     local here = {}
     for i = 1, rounds do
         here[i] = one_round(f)
+        if i == 1 and warmup == 0 then
+            announce(o.name, here[1][1], rounds - 1)
+        end
     end
     local series = sorted_series(here)
     local r = { name = o.name or "", rounds = rounds, bytes_sent = series[4][rounds], bytes_here = here[rounds][4],

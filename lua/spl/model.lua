@@ -182,7 +182,8 @@ end
 ---@return integer count
 function model:score(ids)
     if #ids < 2 then
-        fail("argument", "there are %d tokens; at least 2 are needed, since the first has nothing before it", #ids)
+        fail("argument", "%s; at least 2 are needed, since the first has nothing before it",
+            #ids == 1 and "there is 1 token" or "there are no tokens")
     end
     local hidden <close> = self:hidden(ids)
     local labels = table.move(ids, 2, #ids, 1, {})

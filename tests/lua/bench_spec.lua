@@ -1,6 +1,7 @@
 -- bench_spec.lua: timing and the text around it.
 local spl = require "spl"
 local bench = require "spl.bench"
+local mpi = require "mpi"
 local report = require "spl.report"
 
 describe("bench", function()
@@ -42,6 +43,23 @@ describe("bench", function()
         assert.is_true(math.abs(r.gemm_pct - 100 * 2e9 / seconds / rate) < 1e-9 * r.gemm_pct)
     end)
 
+    it("says at a terminal how long it will take, where that is long", function()
+        local chunk = [[
+            local spl = require "spl"
+            local stop
+            spl.bench { name = "slow", rounds = 40, warmup = %d, quiet = true, function()
+                stop = stop or spl.now() + %g -- the first call alone
+                repeat until spl.now() >= stop
+            end }]]
+        for _, case in ipairs { { 1, 0.3, "terminal", 1, 40 }, { 0, 0.3, "terminal", 1, 39 }, { 1, 0.3, "1", 0 },
+            { 1, 0.01, "terminal", 0 } } do
+            local r = mpi.run(1, chunk:format(case[1], case[2]), nil, { env = { SPL_LAUNCHER = case[3] } })
+            assert.same({ 0, "" }, { r.code, r.out })
+            assert.equal(case[4], mpi.count(r.err, ("slow: %d calls of about 0.3 s\n"):format(case[5] or 0)), r.err)
+            assert.is_true(case[4] == 1 or r.err == "")
+        end
+    end)
+
     it("refuses what it cannot time", function()
         refused("function to time", {})
         refused("function to time", 5)
@@ -69,6 +87,15 @@ describe("a report", function()
 
     it("pushes a line out rather than cutting a number", function()
         assert.equal(" a      123456789.0       1", report.row(columns, { "a", 123456789, 1 }))
+    end)
+
+    it("fits as many digits as a column holds", function()
+        assert.equal("12.34", report.fitted(12.34, 7))
+        assert.equal("12.3", report.fitted(12.34, 4))
+        assert.equal("1234", report.fitted(1234.4, 4))
+        assert.equal("1.2e+04", report.fitted(12345, 4))
+        assert.equal("12.3", report.fitted(12.34, 7, 1))
+        assert.equal("1 rank, 2 ranks", report.plural(1, "rank") .. ", " .. report.plural(2, "rank"))
     end)
 
     it("says sizes", function()

@@ -69,7 +69,7 @@ describe("a run that ends with an error", function()
 
     it("about what was given says where in the script instead of a traceback", function()
         for chunk, message in pairs {
-            ["spl.mesh 'tp=7'"] = "7 ranks, but there are 1",
+            ["spl.mesh 'tp=7'"] = "7 ranks, but there is 1; start 7",
             ["spl.block { hidden = 5, heads = 3 }"] = "not a multiple of heads",
             ["spl.safetensors.require '/nowhere/x'"] = "/nowhere/x",
             ["require 'spl.model'.load('/nowhere', spl.mesh 'tp=*:tensor')"] = "/nowhere",
