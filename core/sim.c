@@ -144,7 +144,8 @@ static void fiber_main(unsigned high, unsigned low) {
     else to_home(s, &f->context, gone);
 }
 
-/* Apart from the loop over ranks: getcontext returns twice as far as the compiler knows, and would spoil its counter. */
+/* Apart from the loop over ranks: getcontext returns twice as far as the compiler knows, and would spoil its
+ * counter. */
 static void make_context(spl_sim *s, fiber *f, size_t guard) {
     getcontext(&f->context);
     f->context.uc_stack = (stack_t){.ss_sp = (char *)f->stack + guard, .ss_size = s->stack_bytes - guard};

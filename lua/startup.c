@@ -1,10 +1,11 @@
-/* startup.c: two libraries read their environment only when they are loaded, and choose badly without it; so the program
- * sets it and starts itself anew, once. What the user has set is left alone.
+/* startup.c: two libraries read their environment only when they are loaded, and choose badly without it; so the
+ * program sets it and starts itself anew, once. What the user has set is left alone.
  *
- * OpenBLAS picks its kernels by processor model, and on a model newer than itself it falls back to SSE3, a quarter of the
- * speed: OPENBLAS_CORETYPE names the kernels that the instruction set allows. OpenMP's threads spin for milliseconds when
- * they have nothing to do, which on a machine with other work, or with more ranks than cores, takes the cores from those
- * who have: GOMP_SPINCOUNT lets them spin for about as long as a short serial part between two parallel ones, then sleep. */
+ * OpenBLAS picks its kernels by processor model, and on a model newer than itself it falls back to SSE3, a quarter of
+ * the speed: OPENBLAS_CORETYPE names the kernels that the instruction set allows. OpenMP's threads spin for
+ * milliseconds when they have nothing to do, which on a machine with other work, or with more ranks than cores, takes
+ * the cores from those who have: GOMP_SPINCOUNT lets them spin for about as long as a short serial part between two
+ * parallel ones, then sleep. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>

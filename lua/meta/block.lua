@@ -91,8 +91,8 @@ function block:release() end
 --- this rank alone, of any dtype, whole.
 ---@param o table {batch=, seq=, hidden=, heads=, kv_heads=, head_dim=, ffn=, norm=, eps=, interleaved_qkv=, act=,
 --- gated=, rope_theta=, causal=, p_attention=, p_hidden=, key_attention=, key_hidden0=, key_hidden1= pairs of words,
---- rows= sampled sequence rows from 1 (all), x= [b, s, hidden], ln0_gamma=, ln0_beta=, ln1_gamma=, ln1_beta=, wqkv=, bqkv= or wq=,
---- bq=, wk=, bk=, wv=, bv=, wo=, bo=, w1=, b1=, wg=, bg=, w2=, b2=}
+--- rows= sampled sequence rows from 1 (all), x= [b, s, hidden], ln0_gamma=, ln0_beta=, ln1_gamma=, ln1_beta=, wqkv=,
+--- bqkv= or wq=, bq=, wk=, bk=, wv=, bv=, wo=, bo=, w1=, b1=, wg=, bg=, w2=, b2=}
 ---@return table results f64 tensors of this rank alone over the rows: ln0_mean ln0_rstd ln1_mean ln1_rstd [b, n],
 --- linear0 (and linear0_k, linear0_v), sdpa_out [b, heads, n, head_dim], sdpa_lse [b, heads, n], linear1, mlp0 (and
 --- mlp0_up), mask0 mask1 (bool), out [b, n, hidden]

@@ -7,7 +7,8 @@ local CASES = {
         local y = x:redistribute(spl.rank() == 0 and "tp=replicate" or "tp=shard(2)")
         print("never", y:norm())]] },
     { "tensors of different sizes", [[
-        local x = spl.tensor { shape = { spl.rank() == 0 and 8 or 16, 600 }, mesh = mesh, layout = "tp=shard(1)" }:iota()
+        local rows = spl.rank() == 0 and 8 or 16
+        local x = spl.tensor { shape = { rows, 600 }, mesh = mesh, layout = "tp=shard(1)" }:iota()
         local y = x:redistribute "tp=replicate"
         print("never", y:norm())]] },
     { "a call that one rank leaves out", [[

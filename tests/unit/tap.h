@@ -1,4 +1,5 @@
-/* tap.h: the Test Anything Protocol for unit programs: ok(condition, "name %d", ...), then `return tap_done();` in main. */
+/* tap.h: the Test Anything Protocol for unit programs:
+ * ok(condition, "name %d", ...), then `return tap_done();` in main. */
 #ifndef TAP_H
 #define TAP_H
 #include <stdarg.h>
