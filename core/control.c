@@ -79,8 +79,7 @@ spl_status spli_control_ended(spl_runtime *rt, int peer, const char *what) {
 spl_status spli_control_watch(spl_runtime *rt, const char *what) {
     if (rt->size == 1 || rt->dry || !rt->control) return spli_ok();
     /* while opening, all ranks are still on their way to the same place: one that got there first, and failed since,
-     * has
-     * left its part behind for the others */
+     * has left its part behind for the others */
     if (!rt->backend_open) return spli_ok();
     for (int p = 0; p < rt->size; p++) {
         SPL_TRY(spli_control_drain(rt, p));
