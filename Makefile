@@ -85,10 +85,6 @@ if [ -e $$blas/libopenblas.so ]; then \
     echo "BLAS_CFLAGS := -I/usr/include/$$multi/openblas-openmp"; \
     echo "BLAS_LIBS := -L$$blas -Wl,--enable-new-dtags,-rpath,$$blas -lopenblas"; \
 else pc openblas libopenblas-openmp-dev BLAS; fi; \
-if pkg-config --exists libxsmm libxsmmnoblas 2>/dev/null; then \
-    echo "XSMM_CFLAGS := -DSPL_HAVE_XSMM"; echo "XSMM_LIBS := -lxsmm -lxsmmnoblas -lpthread -lrt -ldl"; \
-    echo "XSMM_NOTE := $$(pkg-config --modversion libxsmm)"; \
-else echo "XSMM_CFLAGS :="; echo "XSMM_LIBS :="; echo "XSMM_NOTE := not found when this was built; not needed"; fi; \
 nvcc=$$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null || true); \
 if [ -n "$$nvcc" ]; then \
     echo "CUDA_NOTE := CUDA $$($$nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p') found: $$nvcc; not needed"; \
@@ -110,8 +106,8 @@ include $(BUILD)/config.mk
 # also when a source file was added or removed.
 ifneq ($(MAKE_RESTARTS)$(wildcard $(BUILD)/config.mk),)
 march_now := $(levels) $(if $(filter native,$(MARCH)),$(shell $(CC) -march=native -Q --help=target 2>/dev/null | awk '/-march=/{print $$2; exit}'))
-flags_now := $(CC) $(ALL_CFLAGS) $(MARCH) $(march_now) $(MPI_CFLAGS) $(BLAS_CFLAGS) $(XSMM_CFLAGS)
-links_now := $(ALL_LDFLAGS) $(core_src) $(kernel_src) $(lua_src) $(embedded) $(BLAS_LIBS) $(XSMM_LIBS)
+flags_now := $(CC) $(ALL_CFLAGS) $(MARCH) $(march_now) $(MPI_CFLAGS) $(BLAS_CFLAGS)
+links_now := $(ALL_LDFLAGS) $(core_src) $(kernel_src) $(lua_src) $(embedded) $(BLAS_LIBS)
 ifneq ($(strip $(file <$(BUILD)/flags)),$(strip $(flags_now)))
 $(file >$(BUILD)/flags,$(flags_now))
 endif
@@ -130,11 +126,11 @@ $(OBJ)/core/%.o: core/%.c $(own)
 	$(call compile,-Icore $(MPI_CFLAGS) $(JANSSON_CFLAGS))
 
 $(OBJ)/kernels/%.o: kernels/%.c $(own)
-	$(call compile,-Icore $(if $(levels),-DSPLK_LEVELS_X86) $(BLAS_CFLAGS) $(XSMM_CFLAGS))
+	$(call compile,-Icore $(if $(levels),-DSPLK_LEVELS_X86) $(BLAS_CFLAGS))
 
 define level_rule
 $(OBJ)/levels/$(1)/%.o: %.c $(own)
-	$$(call compile,-Icore -DSPLK_LEVEL=$(1) $$($(1)_flags) $(BLAS_CFLAGS) $(XSMM_CFLAGS))
+	$$(call compile,-Icore -DSPLK_LEVEL=$(1) $$($(1)_flags) $(BLAS_CFLAGS))
 endef
 $(foreach level,$(levels),$(eval $(call level_rule,$(level))))
 
@@ -156,7 +152,6 @@ $(OBJ)/lua/linfo.o $(OBJ)/lua/launch.o $(OBJ)/lua/paths.o: $(GEN)/build.h
 $(GEN)/build.h: $(BUILD)/config.mk $(own)
 	@mkdir -p $(@D)
 	@{ echo '#define LSPL_BUILD_CUDA "$(CUDA_NOTE)"'; \
-	   echo '#define LSPL_BUILD_XSMM "$(XSMM_NOTE)"'; \
 	   echo '#define LSPL_BUILD_OPENMPI $(OPENMPI)'; \
 	   echo '#define LSPL_BUILD_COMPILER "$(shell $(CC) --version 2>/dev/null | head -n1)"'; \
 	   echo '#define LSPL_BUILD_FLAGS "$(strip $(CFLAGS) $(MARCH:%=-march=%))"'; \
@@ -171,7 +166,7 @@ $(GEN)/modules.c: $(BUILD)/embed $(embedded) $(BUILD)/links
 
 # ----------------------------------------------------------------------------------------------------- library, programs
 
-LIBS = $(BLAS_LIBS) $(XSMM_LIBS) $(JANSSON_LIBS) $(MPI_LIBS) -lm
+LIBS = $(BLAS_LIBS) $(JANSSON_LIBS) $(MPI_LIBS) -lm
 
 $(BUILD)/libspl.a: $(lib_obj) $(BUILD)/links
 	$(call quiet,AR,$@)rm -f $@.new && $(AR) rcs $@.new $(lib_obj) && mv $@.new $@
@@ -232,7 +227,7 @@ clean:
 	rm -rf build build-asan build-fuzz
 
 help:
-	@echo 'make            build/spl and build/libspl.a'
+	@echo 'make            build/spl and build/libspl.a (also: make all); make lib: the library alone'
 	@echo 'make demo       installs what is needed, builds, runs sp_forward.lua on 2 ranks'
 	@echo 'make test       installs what is needed, builds, runs all tests'
 	@echo 'make lint       the rules of the house: luacheck, includes, globals, names'

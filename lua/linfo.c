@@ -109,7 +109,6 @@ static int l_facts(lua_State *L) {
     lua_setfield(L, -2, "ranks");
     blas(text, sizeof text);
     set(L, "blas", text);
-    set(L, "xsmm", LSPL_BUILD_XSMM);
     spl_describe_mpi(text, sizeof text);
     set(L, "mpi", text);
     set(L, "lua", LUA_RELEASE);

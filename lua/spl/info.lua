@@ -18,7 +18,7 @@ function info.lines()
         { "ranks", ("%d, %d thread%s each"):format(f.ranks, f.threads, f.threads == 1 and "" or "s") },
         { "backend", f.backend_description },
         { "blas", f.blas },
-        { "libxsmm", f.xsmm },
+        { "tiles", "products of attention tiles: register tiles of SPL's own; libxsmm is not used" },
         { "mpi", f.mpi },
         { "lua", f.lua },
         { "cuda", f.cuda },
