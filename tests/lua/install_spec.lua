@@ -86,6 +86,9 @@ describe("an installation", function()
         for _, script in ipairs(lines(run("find", "scripts", "-type", "f"))) do
             expected[#expected + 1] = "share/spl/" .. script
         end
+        for _, annotations in ipairs(lines(run("find", "lua/meta", "-type", "f"))) do
+            expected[#expected + 1] = "share/spl/" .. annotations:gsub("^lua/", "")
+        end
         for i, path in ipairs(expected) do
             expected[i] = "." .. PREFIX .. "/" .. path
         end

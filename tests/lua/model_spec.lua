@@ -91,7 +91,7 @@ describe("a model", function()
             local long = {}
             for i = 1, 17 do long[i] = 0 end
             for ids, words in pairs{ [long] = { "17", "16" }, [{ 0, 11 }] = { "token 2", "11" }, [{ 0, -1 }] = { "-1" },
-                                     [{}] = { "0 tokens" }, [{ 3 }] = { "1 token;" } } do
+                                     [{}] = { "no tokens" }, [{ 3 }] = { "1 token;" } } do
                 local good, e = pcall(loaded.score, loaded, ids)
                 assert.is_false(good)
                 assert.equal("argument", e.code)
