@@ -1,8 +1,9 @@
 /* launch.c: `spl run -n N`: starts mpirun with this same program and passes on what comes out of it.
  *
- * mpirun is asked to be quiet, so its own notices never hide a script's error. Its standard error comes through a
- * pipe: ranks put the cause of a failure between the marks CAUSE_BEGIN and CAUSE_END (see host.c), and that is held
- * back and printed when the job has ended: once, and last. Everything else passes through at once. */
+ * Its standard error comes through a pipe: ranks put the cause of a failure between the marks CAUSE_BEGIN and CAUSE_END
+ * (see host.c), and that is held back and printed when the job has ended: once, and last. mpirun's own notices of how
+ * ranks ended, each between two lines of dashes, are read and not shown: they would hide the cause. Everything else
+ * passes through at once. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -72,7 +73,6 @@ static void build_command(words *w, const lspl_options *o, const char *own) {
     add(w, "mpirun");
     add_number(w, "-n", o->ranks);
     if (LSPL_BUILD_OPENMPI) { /* more ranks than cores is a choice, and threads find their cores by themselves */
-        add(w, "--quiet");
         add(w, "--oversubscribe");
         add(w, "--bind-to");
         add(w, "none");
@@ -102,6 +102,7 @@ typedef struct outlet {
     size_t used;
     char *cause;    /* of the lowest rank */
     char *interrupt; /* the same of ranks that were interrupted */
+    int lost;        /* 1 + the rank that mpirun says a signal ended; 0: none */
 } outlet;
 
 static int rank_of_cause(const char *text) {
@@ -138,14 +139,56 @@ static size_t line_length(const char *bytes, size_t n) {
     return n;
 }
 
-/* The event library inside mpirun says this, though not always, when a job ends early. */
+/* What the event library inside mpirun says, though not always, when a job ends early; and mpirun of notices that
+ * several ranks gave. */
 static int is_noise(const char *line, size_t n) {
     static const char prefix[] = "[warn] Epoll ";
-    return n >= sizeof prefix - 1 && memcmp(line, prefix, sizeof prefix - 1) == 0;
+    if (n >= sizeof prefix - 1 && memcmp(line, prefix, sizeof prefix - 1) == 0) return 1;
+    return n > 0 && line[0] == '[' && /* its notices, when they meet on their way to it */
+           (memmem(line, n, "orte_base_help_aggregate", 24) || memmem(line, n, "show_help.c", 11) ||
+            (memmem(line, n, "has sent help message", 21) && memmem(line, n, "abort", 5)));
+}
+
+#define DASHES "--------------------------------------------------------------------------" /* as mpirun prints them */
+
+/* A whole notice is held: what it says of the end of ranks is kept, what it says of anything else is shown. */
+static void conclude_notice(outlet *o) {
+    static const char *const of_the_end[] = {"mpirun noticed that process rank", "Primary job  terminated normally",
+                                             "MPI_ABORT was invoked on rank", "mpirun detected that one or more",
+                                             "mpirun has exited due to process", NULL};
+    int known = 0, rank;
+    for (int i = 0; of_the_end[i]; i++) {
+        const char *at = o->reading ? strstr(o->reading, of_the_end[i]) : NULL;
+        if (!at) continue;
+        known = 1;
+        if (i == 0 && strstr(at, "exited on signal") && sscanf(at + strlen(of_the_end[0]), " %d", &rank) == 1)
+            o->lost = rank + 1;
+    }
+    if (!known && o->reading) fputs(o->reading, stderr);
+    free(o->reading);
+    o->reading = NULL;
+    o->holding = o->inside = 0;
+}
+
+enum { NOTICE = 'N' }; /* outlet.holding */
+
+static void hold_notice(outlet *o, char c) {
+    const size_t line = sizeof DASHES - 1;
+    size_t before = o->used;
+    hold(o, c);
+    int full = !o->reading || o->used == before;
+    if (full || (c == '\n' && o->used > 2 * line && memcmp(o->reading + o->used - 1 - line, DASHES, line) == 0))
+        conclude_notice(o);
 }
 
 static void pass_on(outlet *o, const char *bytes, size_t n) {
     for (size_t i = 0; i < n;) {
+        if (!o->holding && !o->inside && n - i >= sizeof DASHES && memcmp(bytes + i, DASHES "\n", sizeof DASHES) == 0)
+            o->holding = NOTICE, o->used = 0;
+        if (o->holding == NOTICE) {
+            hold_notice(o, bytes[i++]);
+            continue;
+        }
         if (o->holding) {
             if (bytes[i] == LSPL_CAUSE_END) keep_lowest(o);
             else hold(o, bytes[i]);
@@ -221,13 +264,16 @@ static int attend(pid_t pid, int from, outlet *o) {
 /* Says why the job failed, where there is anything to say, and returns its exit code. */
 static int conclude(int status, outlet *o) {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), number = code - 128;
-    if (o->holding) keep_lowest(o);
+    if (o->holding == NOTICE) conclude_notice(o);
+    else if (o->holding) keep_lowest(o);
     const char *cause = o->cause ? o->cause : interrupted || code <= 128 ? o->interrupt : NULL;
     if (o->inside && !o->dropping && code) fputc('\n', stderr); /* what a rank began to say ends here */
     if (cause) fputs(cause, stderr);
     else if (interrupted) fprintf(stderr, "spl: interrupted by %s\n", interrupted == SIGTERM ? "SIGTERM" : "SIGINT");
     else if (number > 0) {
-        fprintf(stderr, "spl: a rank was ended by signal %d (%s)%s\n", number, strsignal(number),
+        char who[32] = "a rank";
+        if (o->lost) snprintf(who, sizeof who, "rank %d", o->lost - 1);
+        fprintf(stderr, "spl: %s was ended by signal %d (%s)%s\n", who, number, strsignal(number),
                 number == SIGKILL ? "; the system does that when memory runs out" : "");
     }
     free(o->cause);

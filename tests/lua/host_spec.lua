@@ -284,10 +284,10 @@ describe("when several ranks fail", function()
         assert.same({ 5, "" }, { r.code, r.err })
     end)
 
-    it("a rank that is killed is told of", function()
+    it("a rank that is killed is named", function()
         local r = mpi.run(2, WITH_SPL .. "if spl.rank() == 1 then io.popen('kill -9 $PPID'):close() end\nspl.barrier()")
         assert.equal(1, r.code)
-        assert.matches("spl: a rank was ended by signal 9 (Killed); the system does that when memory runs out", r.err,
+        assert.matches("spl: rank 1 was ended by signal 9 (Killed); the system does that when memory runs out", r.err,
             1, true)
     end)
 end)
