@@ -40,7 +40,7 @@ _spl() {
     -n | --virtual | --threads | --timeout) return ;;
     esac
     if [[ $command == help && $word != -* ]]; then
-        mapfile -t COMPREPLY < <(compgen -W "$(_spl_commands "$program") api" -- "$word")
+        mapfile -t COMPREPLY < <(compgen -W "$(_spl_commands "$program") api roles scripts" -- "$word")
         return
     fi
     for (( i = 2; i < COMP_CWORD; i++ )); do
