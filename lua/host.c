@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "embed.h"
 #include "launch.h"
 #include "lspl.h"
@@ -333,7 +334,11 @@ static int run_host(lspl_host *host) {
     fflush(stdout);
     spl_runtime_finish(host->runtime, code, 1.0, &speak, &worst, &all);
     if (speak && code) say(host);
-    if (!all) spl_runtime_abort(host->runtime, worst);
+    if (!all) {
+        /* mpirun may throw away what it has not passed on yet when it is told to end the job */
+        if (speak && !host->sim) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
+        spl_runtime_abort(host->runtime, worst);
+    }
     return close_together(host, worst);
 }
 

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include "build.h"
 #include "host.h"
@@ -102,6 +103,7 @@ typedef struct outlet {
     size_t used;
     char *cause;    /* of the lowest rank */
     char *interrupt; /* the same of ranks that were interrupted */
+    double since;    /* when a cause was known */
     int lost;        /* 1 + the rank that mpirun says a signal ended; 0: none */
 } outlet;
 
@@ -240,6 +242,15 @@ static pid_t start(char **argv, int err[2]) {
     _exit(127);
 }
 
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Long after a rank has ended the job, mpirun itself may hang on its way out (seen on busy machines). */
+static const double GRACE = 10;
+
 /* Passes on until mpirun has ended; its wait status. */
 static int attend(pid_t pid, int from, outlet *o) {
     char bytes[8192];
@@ -256,6 +267,8 @@ static int attend(pid_t pid, int from, outlet *o) {
             if (n == 0 || errno != EINTR) break;
         } else if (ended) return status;
         if (!ended) ended = waitpid(pid, &status, WNOHANG) == pid;
+        if (o->cause && o->since == 0) o->since = now();
+        if (!ended && o->since > 0 && now() - o->since > GRACE) kill(pid, SIGKILL);
     }
     while (!ended && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
     return status;
