@@ -54,9 +54,10 @@ static spl_status parse_role(const char *text, const char *word, spl_role *out) 
     }
     int near = distance(word, role_names[nearest]) <= (int)strlen(role_names[nearest]) / 3;
     return spli_error(SPL_EUSAGE,
-                      "mesh '%.120s' has the unknown role '%.31s'%s%s%s; roles are tensor, sequence, data, "
+                      "mesh '%.120s' has the unknown role '%.31s'%s%s%s roles are tensor, sequence, data, "
                       "ulysses, ring, gather, hierarchical, fsdp and pipeline",
-                      text, word, near ? "; did you mean '" : "", near ? role_names[nearest] : "", near ? "'?" : "");
+                      text, word, near ? "; did you mean '" : ";", near ? role_names[nearest] : "",
+                      near ? "'? The" : "");
 }
 
 static spl_status parse_axis(const char *text, const char **s, spl_axis *axis) {
