@@ -279,10 +279,12 @@ describe("the check", function()
                 local r = blk:check(x)
                 assert.is_true(told)
                 assert.is_true(r.wrong > 0)
-                local seen = false
+                local seen, total = false, 0
                 for _, t in ipairs(r.tensors) do
                     if t.wrong > 0 then seen = seen or t.name end
+                    total = total + t.wrong
                 end
+                assert.equal(total, r.wrong) -- masks count too
                 assert.equal(f[4], seen)
             end)
             spl.reference.block = truth

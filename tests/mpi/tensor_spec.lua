@@ -156,6 +156,24 @@ describe("a distributed tensor", function()
         end
     end)
 
+    it("is looked up in by token, however its rows are split", function()
+        local mesh <close> = spl.mesh("tp=*")
+        for _, layout in ipairs { "tp=shard(1)", "tp=shard(1,zigzag)" } do
+            local table_ <close> = spl.tensor { shape = { 23, 3 }, dtype = "f64", mesh = mesh, layout = layout }
+            table_:iota()
+            local ids <close> = spl.tensor { shape = { 2, 13 }, dtype = "i64", mesh = mesh }
+            local wanted, list = {}, {}
+            for i = 1, 26 do
+                list[i] = (7 * i) % 23
+                for j = 0, 2 do wanted[#wanted + 1] = 3 * list[i] + j end
+            end
+            ids:set(list)
+            local rows <close> = spl.embed(ids, table_)
+            local whole <close> = rows:gather()
+            assert.same(wanted, whole:flat())
+        end
+    end)
+
     it("may be moved when a variable is closed, which is not a finalizer", function()
         local mesh <close> = spl.mesh("tp=*")
         local t <close> = spl.ones { shape = { 4 }, mesh = mesh, layout = "tp=shard(1)" }
