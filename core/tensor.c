@@ -183,6 +183,8 @@ int64_t spl_tensor_local_count(const spl_tensor *t) {
 
 int spli_tensor_dense(const spl_tensor *t) {
     int64_t stride = 1;
+    for (int d = 0; d < t->ndim; d++)
+        if (t->local[d] == 0) return 1; /* nothing lies anywhere: strides say nothing */
     for (int d = t->ndim - 1; d >= 0; d--) {
         if (t->local[d] > 1 && t->strides[d] != stride) return 0;
         stride *= t->local[d];

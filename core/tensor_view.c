@@ -49,6 +49,44 @@ spl_status spl_tensor_transpose(spl_tensor *t, int a, int b, spl_tensor **out) {
     return spli_tensor_alias(t, t->mesh ? &layout : NULL, t->ndim, local, strides, t->offset, out);
 }
 
+/* A sharded dimension survives whole: with its size, and as many elements behind it. Where dimensions of size 1 leave a
+ * choice, they keep their order, each its own. */
+static spl_status reshaped_layout(const spl_tensor *t, int ndim, const int64_t *shape, spl_layout *layout,
+                                  int64_t *local) {
+    int to[SPL_MAX_DIMS] = {0}, last = -1;
+    int64_t before = 1, after = 1;
+    *layout = t->layout;
+    layout->ndim = ndim;
+    for (int d = 0; d < ndim; d++) layout->shape[d] = shape[d];
+    for (int from = 0; from < t->ndim; from++) {
+        int sharded = 0;
+        for (int a = 0; a < layout->naxes; a++)
+            sharded |= t->layout.axes[a].place == SPL_SHARD && t->layout.axes[a].dim == from;
+        if (!sharded) continue;
+        int64_t behind = 1;
+        for (int i = from + 1; i < t->ndim; i++) behind *= t->shape[i];
+        to[from] = -1;
+        for (int d = last + 1; d < ndim && to[from] < 0; d++) {
+            int64_t rest = 1;
+            for (int i = d + 1; i < ndim; i++) rest *= shape[i];
+            if (rest == behind && shape[d] == t->shape[from]) to[from] = last = d;
+        }
+        if (to[from] < 0)
+            return spli_error(SPL_EARG,
+                              "reshape would break dimension %d, which is sharded (or two such dimensions of size 1 "
+                              "would become one); keep its size, or redistribute it to replicate first",
+                              from + 1);
+        local[to[from]] = t->local[from];
+    }
+    for (int a = 0; a < layout->naxes; a++)
+        if (layout->axes[a].place == SPL_SHARD) layout->axes[a].dim = to[t->layout.axes[a].dim];
+    for (int d = 0; d < t->ndim; d++) before *= t->local[d];
+    for (int d = 0; d < ndim; d++) after *= local[d];
+    if (before == after) return spli_ok();
+    return spli_error(SPL_EARG, "reshape of an empty sharded tensor to this shape would not stay empty on each rank; "
+                                "redistribute it to replicate first");
+}
+
 spl_status spl_tensor_reshape(spl_tensor *t, int ndim, const int64_t *shape, spl_tensor **out) {
     int64_t have = 1, want = 1, local[SPL_MAX_DIMS], strides[SPL_MAX_DIMS];
     SPL_TRY(spli_tensor_usable(t, "the tensor"));
@@ -65,26 +103,7 @@ spl_status spl_tensor_reshape(spl_tensor *t, int ndim, const int64_t *shape, spl
         return spli_error(SPL_EARG, "reshape was given a shape of %lld elements for a tensor of %lld", (long long)want,
                           (long long)have);
     spl_layout layout;
-    if (t->mesh) { /* a sharded dimension survives whole: the same size with the same number of elements behind it */
-        layout = t->layout;
-        layout.ndim = ndim;
-        for (int d = 0; d < ndim; d++) layout.shape[d] = shape[d];
-        for (int a = 0; a < layout.naxes; a++) {
-            if (layout.axes[a].place != SPL_SHARD) continue;
-            int64_t behind = 1, after = 1;
-            int d, from = layout.axes[a].dim;
-            for (int i = from + 1; i < t->ndim; i++) behind *= t->shape[i];
-            for (d = ndim - 1; d >= 0 && !(after == behind && shape[d] == t->shape[from]); d--) after *= shape[d];
-            if (d < 0)
-                return spli_error(
-                    SPL_EARG,
-                    "reshape would break dimension %d, which axis '%s' shards; keep its size, or redistribute "
-                    "it to replicate first",
-                    from + 1, layout.axis_name[a]);
-            layout.axes[a].dim = d;
-            local[d] = t->local[from];
-        }
-    }
+    if (t->mesh) SPL_TRY(reshaped_layout(t, ndim, shape, &layout, local));
     if (!spli_tensor_dense(t)) { /* a view of a dense copy */
         spl_tensor *dense;
         SPL_TRY(spl_tensor_contiguous(t, &dense));

@@ -156,6 +156,32 @@ describe("a distributed tensor", function()
         end
     end)
 
+    it("that is empty on some ranks is reshaped and checked as any other", function()
+        local mesh <close> = spl.mesh("tp=*:sequence")
+        for _, seq in ipairs { 0, 1, 2 } do -- shorter than the ranks, with a batch
+            local block = spl.block { hidden = 8, heads = 2, seed = 3 }:schedule(mesh)
+            local x <close> = block:input { batch = 2, seq = seq }:randn(1)
+            local result = block:check(x)
+            assert.same({ 0, seq }, { result.wrong, result.rows })
+            block:release()
+        end
+        local t <close> = spl.zeros { shape = { 2, 0 } }
+        local r <close> = t:reshape { 0, 2 }
+        assert.same({ 0, 2 }, { table.unpack(r.shape) })
+    end)
+
+    it("keeps two sharded dimensions of size 1 apart when it is reshaped", function()
+        if world ~= 4 then return end
+        local mesh <close> = spl.mesh("a=2, b=2")
+        local t <close> = spl.ones { shape = { 1, 1 }, mesh = mesh, layout = "a=shard(1), b=shard(2)" }
+        local r <close> = t:reshape { 1, 1 }
+        assert.same({ table.unpack(t.local_shape) }, { table.unpack(r.local_shape) })
+        assert.equal(tostring(t.layout), tostring(r.layout))
+        local ok, err = pcall(t.reshape, t, { 1 })
+        assert.is_false(ok)
+        assert.matches("would become one", err.message)
+    end)
+
     it("is looked up in by token, however its rows are split", function()
         local mesh <close> = spl.mesh("tp=*")
         for _, layout in ipairs { "tp=shard(1)", "tp=shard(1,zigzag)" } do
