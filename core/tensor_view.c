@@ -59,10 +59,10 @@ static spl_status reshaped_layout(const spl_tensor *t, int ndim, const int64_t *
     layout->ndim = ndim;
     for (int d = 0; d < ndim; d++) layout->shape[d] = shape[d];
     for (int from = 0; from < t->ndim; from++) {
-        int sharded = 0;
+        int by = -1; /* an axis that shards it */
         for (int a = 0; a < layout->naxes; a++)
-            sharded |= t->layout.axes[a].place == SPL_SHARD && t->layout.axes[a].dim == from;
-        if (!sharded) continue;
+            if (t->layout.axes[a].place == SPL_SHARD && t->layout.axes[a].dim == from) by = a;
+        if (by < 0) continue;
         int64_t behind = 1;
         for (int i = from + 1; i < t->ndim; i++) behind *= t->shape[i];
         to[from] = -1;
@@ -73,9 +73,9 @@ static spl_status reshaped_layout(const spl_tensor *t, int ndim, const int64_t *
         }
         if (to[from] < 0)
             return spli_error(SPL_EARG,
-                              "reshape would break dimension %d, which is sharded (or two such dimensions of size 1 "
-                              "would become one); keep its size, or redistribute it to replicate first",
-                              from + 1);
+                              "reshape would break dimension %d, which axis '%s' shards (or two such dimensions of "
+                              "size 1 would become one); keep its size, or redistribute it to replicate first",
+                              from + 1, layout->axis_name[by]);
         local[to[from]] = t->local[from];
     }
     for (int a = 0; a < layout->naxes; a++)
