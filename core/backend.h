@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-enum { SPL_MAX_DIMS = 6, SPL_BACKEND_ABI = 1 };
+enum { SPL_MAX_DIMS = 6, SPL_BACKEND_ABI = 2 };
 
 /* Global indices start, start + stride, ..., `length` of them, held in this order by the local positions. */
 typedef struct spl_segment {
@@ -166,7 +166,8 @@ typedef struct spl_attn_piece {
 /* Flash attention forward (Dao 2023, online softmax of Milakov & Gimelshein 2018) of the pieces of one plan step.
  * q [batch, sq, heads, head_dim], k and v [batch, sk, kv_heads, head_dim] by strides; query head h reads local KV head
  * kv_of_head[h] (grouped queries). out [batch, sq, heads, head_dim] by strides, lse [batch, heads, sq] dense, natural
- * log. A row without a visible key gets out 0 and lse -inf. merge == 1: combine with what out and lse hold already (m =
+ * log. A row without a visible key gets out 0 and lse -inf. key_bias, where given, is added to the scaled scores of each
+ * local key (finite). merge == 1: combine with what out and lse hold already (m =
  * max(lse_a, lse_b); a part with lse -inf contributes exactly nothing). f32 data accumulate in f32, restarting a second
  * accumulator at least every 1,024 keys; f64 in f64.
  * Dropout acts on the probabilities, after lse: element (b, h, q, k), global indices, has the flat index
@@ -180,6 +181,7 @@ typedef struct spl_attn_args {
     void *lse; /* f32 (f64 when dtype is f64) */
     int64_t q_strides[4], k_strides[4], v_strides[4], out_strides[4]; /* batch, seq, head, head_dim (last must be 1) */
     const int32_t *kv_of_head; /* [heads], host memory */
+    const void *key_bias;      /* [sk] of the dtype of lse, or NULL */
     double scale;
     const spl_attn_piece *pieces;
     int npieces;
@@ -189,7 +191,23 @@ typedef struct spl_attn_args {
     const spl_segment *batch_segments, *head_segments; /* global batch and query-head indices held here (for dropout) */
     int nbatch_segments, nhead_segments;
     int64_t heads_global, seq_q_global, seq_k_global;
+    /* May be NULL. A kernel that computes on the calling thread calls it there now and then, so that what travels
+     * meanwhile is moved on; it never blocks. */
+    void (*progress)(void *progress_ctx);
+    void *progress_ctx;
 } spl_attn_args;
+
+/* Means of consecutive rows: y[b, g, h, :] = mean over the rows t of group g of x[b, t, h, :]. Group g is rows [start,
+ * start + length) of x (stride is not read), length > 0. Sums in f32 at least, pairwise or wider. */
+typedef struct spl_pool_args {
+    spl_dtype dtype;
+    int64_t batch, seq, heads, head_dim;
+    const void *x;
+    void *y;
+    int64_t x_strides[4], y_strides[4]; /* of [batch, seq, heads, head_dim] and [batch, ngroups, heads, head_dim] */
+    const spl_segment *groups;          /* host memory */
+    int64_t ngroups;
+} spl_pool_args;
 
 typedef enum spl_random_kind {
     SPL_RANDOM_UNIFORM,
@@ -264,6 +282,7 @@ typedef struct spl_backend_ops {
     spl_status (*embed)(void *ctx, spl_queue *q, const spl_embed_args *a);
     spl_status (*nll)(void *ctx, spl_queue *q, const spl_nll_args *a);
     spl_status (*attention)(void *ctx, spl_queue *q, const spl_attn_args *a);
+    spl_status (*pool)(void *ctx, spl_queue *q, const spl_pool_args *a);
 
     /* the most bytes of scratch that kernels held at one time since the last call with reset = 1 */
     int64_t (*workspace_peak)(void *ctx, int reset);

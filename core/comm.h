@@ -23,7 +23,7 @@ typedef enum spl_coll_kind {
 const char *spl_coll_name(spl_coll_kind kind); /* "all-gather", ... */
 
 /* One collective call. Pointers are backend memory of the comm's backend and must stay valid until the request is done;
- * the counts are copied by start. send == recv is allowed for all-reduce, and for all-gather and broadcast where the
+ * the counts and places are copied by start. send == recv is allowed for all-reduce, and for all-gather and broadcast where the
  * own part already lies in its place in recv; recv of a reduce-scatter may be the own part in send. Zero counts are
  * legal everywhere. A ring step (send to next, receive from previous) is an all-to-all with two non-zero counts. */
 typedef struct spl_coll {
@@ -34,6 +34,9 @@ typedef struct spl_coll {
     const int64_t *send_counts; /* all-to-all, reduce-scatter: per member. all-gather, all-reduce, broadcast: [0] = own
                                    (same total) */
     const int64_t *recv_counts; /* all-to-all, all-gather: per member. else NULL */
+    /* all-to-all, may be NULL: at which element of send and of recv each member's part begins; else the parts follow
+     * each other. Parts to be sent may overlap. */
+    const int64_t *send_at, *recv_at;
     int root;                   /* broadcast */
 } spl_coll;
 

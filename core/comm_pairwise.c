@@ -102,6 +102,8 @@ static spl_status copy_own(request *r) {
             send_at += c->send_counts[m];
             recv_at += c->recv_counts[m];
         }
+        if (c->send_at) send_at = c->send_at[me];
+        if (c->recv_at) recv_at = c->recv_at[me];
         return copy_local(r, at(r, c->recv, recv_at), at(r, c->send, send_at), c->send_counts[me]);
     case SPL_COLL_BROADCAST:
         return me == c->root ? copy_local(r, c->recv, c->send, c->send_counts[0]) : spli_ok();
@@ -159,8 +161,8 @@ static void flow_of_gather(request *r) {
 static void flow_of_all_to_all(request *r) {
     int64_t send_at = 0, recv_at = 0;
     for (int m = 0; m < r->base.comm->size; m++) {
-        r->flow.send_at[m] = send_at;
-        r->flow.recv_at[m] = recv_at;
+        r->flow.send_at[m] = r->coll.send_at ? r->coll.send_at[m] : send_at;
+        r->flow.recv_at[m] = r->coll.recv_at ? r->coll.recv_at[m] : recv_at;
         send_at += r->flow.send_n[m] = r->coll.send_counts[m];
         recv_at += r->flow.recv_n[m] = r->coll.recv_counts[m];
     }
@@ -448,11 +450,11 @@ static spl_status scratch_take(request *r) {
                     : r->base.comm->backend->alloc(r->base.comm->backend_ctx, r->scratch_bytes, (void **)&r->scratch);
 }
 
-/* One block: counts (2), flow (4), events, handles, sources. */
+/* One block: counts and places (4), flow (4), events, handles, sources. */
 static spl_status arrays_take(request *r, const spl_coll *coll, int nwait) {
     const size_t P = (size_t)r->base.comm->size, counts = P * sizeof(int64_t);
     const size_t handles = WINDOW * 2 * P * sizeof(spli_p2p_handle);
-    char *p = calloc(1, 6 * counts + (size_t)nwait * sizeof(spl_event *) + handles + P * sizeof(void *));
+    char *p = calloc(1, 8 * counts + (size_t)nwait * sizeof(spl_event *) + handles + P * sizeof(void *));
     if (!p) return spli_error(SPL_ENOMEM, "out of memory while starting %s", spl_coll_name(coll->kind));
     int per_member = coll->kind == SPL_COLL_REDUCE_SCATTER || coll->kind == SPL_COLL_ALL_TO_ALL;
     r->memory = p;
@@ -461,8 +463,10 @@ static spl_status arrays_take(request *r, const spl_coll *coll, int nwait) {
     if (coll->recv_counts) memcpy(numbers + P, coll->recv_counts, counts);
     r->coll.send_counts = numbers;
     r->coll.recv_counts = numbers + P;
-    r->flow = (flow){numbers + 2 * P, numbers + 3 * P, numbers + 4 * P, numbers + 5 * P};
-    p += 6 * counts;
+    if (coll->send_at) r->coll.send_at = memcpy(numbers + 2 * P, coll->send_at, counts);
+    if (coll->recv_at) r->coll.recv_at = memcpy(numbers + 3 * P, coll->recv_at, counts);
+    r->flow = (flow){numbers + 4 * P, numbers + 5 * P, numbers + 6 * P, numbers + 7 * P};
+    p += 8 * counts;
     for (int i = 0; i < WINDOW; i++, p += handles / WINDOW) r->slot[i].handles = (spli_p2p_handle *)p;
     r->sources = (const void **)p;
     r->wait = (spl_event **)(p + P * sizeof(void *));

@@ -65,6 +65,7 @@
 #define splk_cpu_embed SPLK_LEVELED(splk_cpu_embed)
 #define splk_cpu_nll SPLK_LEVELED(splk_cpu_nll)
 #define splk_cpu_attention SPLK_LEVELED(splk_cpu_attention)
+#define splk_cpu_pool SPLK_LEVELED(splk_cpu_pool)
 #define splk_bias_act_f32 SPLK_LEVELED(splk_bias_act_f32)
 #define splk_bias_act_f64 SPLK_LEVELED(splk_bias_act_f64)
 
@@ -136,6 +137,9 @@ spl_status splk_cpu_rope(void *ctx, spl_queue *q, const spl_rope_args *a);
 spl_status splk_cpu_embed(void *ctx, spl_queue *q, const spl_embed_args *a);
 spl_status splk_cpu_nll(void *ctx, spl_queue *q, const spl_nll_args *a);
 spl_status splk_cpu_attention(void *ctx, spl_queue *q, const spl_attn_args *a);
+
+/* cpu_pool.c */
+spl_status splk_cpu_pool(void *ctx, spl_queue *q, const spl_pool_args *a);
 /* y = act(x + bias) over rows with leading dimension ld, in place; what a GEMM does after itself. */
 void splk_bias_act_f32(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, float *x, int64_t ld,
                        const float *bias);

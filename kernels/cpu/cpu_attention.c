@@ -219,6 +219,7 @@ static void run_group(const job *j, const scratch *s, int team, int64_t s0, int6
                 unit_f64(j, b, h, row0, packed, finite);
             else
                 unit_f32(j, b, h, row0, packed, finite);
+            if (a->progress && splk_thread() == 0) a->progress(a->progress_ctx); /* the thread that called */
         }
     }
 }

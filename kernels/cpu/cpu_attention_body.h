@@ -157,6 +157,11 @@ static void FN(strip)(const job *jb, FN(work) *w, const FN(tile_of) *t, int64_t 
     int64_t left = from / FN(LANES) * FN(LANES), right = (to + FN(LANES) - 1) / FN(LANES) * FN(LANES);
     FN(tile_store)(hi - lo, right - left, d, q + lo * d, d, t->keys + left, KEYS, w->scores + lo * KEYS + left, KEYS);
     int whole = 1;
+    if (jb->a->key_bias) {
+        const T *bias = (const T *)jb->a->key_bias + t->key0;
+        for (int64_t i = lo; i < hi; i++)
+            for (int64_t j = from; j < to; j++) w->scores[i * KEYS + j] += bias[j];
+    }
     for (int64_t i = lo; i < hi; i++) {
         int64_t begin = w->begin[i] - t->key0, end = w->end[i] - t->key0;
         T *s = w->scores + i * KEYS;

@@ -90,6 +90,7 @@ const spl_backend_ops SPLK_TABLE = {
     .embed = splk_cpu_embed,
     .nll = splk_cpu_nll,
     .attention = splk_cpu_attention,
+    .pool = splk_cpu_pool,
     .workspace_peak = splk_cpu_workspace_peak,
     .select = splk_cpu_select,
 };

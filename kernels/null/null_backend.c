@@ -125,6 +125,7 @@ NULL_SLOT(rope)
 NULL_SLOT(embed)
 NULL_SLOT(nll)
 NULL_SLOT(attn)
+NULL_SLOT(pool)
 
 static int64_t null_workspace_peak(void *ctx, int reset) {
     (void)ctx, (void)reset;
@@ -165,5 +166,6 @@ const spl_backend_ops splk_null_backend = {
     .embed = null_embed,
     .nll = null_nll,
     .attention = null_attn,
+    .pool = null_pool,
     .workspace_peak = null_workspace_peak,
 };

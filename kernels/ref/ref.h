@@ -47,6 +47,7 @@ spl_status splk_ref_nll(void *ctx, spl_queue *q, const spl_nll_args *a);
 
 /* ref_pieces.c */
 spl_status splk_ref_pieces(void *ctx, spl_queue *q, const spl_attn_args *a);
+spl_status splk_ref_pool(void *ctx, spl_queue *q, const spl_pool_args *a);
 
 /* ref_attention.c, ref_block.c: the whole references */
 spl_status splk_ref_attention(const spl_ref_attention_args *a);

@@ -113,6 +113,7 @@ const spl_backend_ops splk_ref_backend = {
     .embed = splk_ref_embed,
     .nll = splk_ref_nll,
     .attention = splk_ref_pieces,
+    .pool = splk_ref_pool,
     .workspace_peak = ref_workspace_peak,
 };
 

@@ -1,5 +1,5 @@
 /* ref_pieces.c: the attention kernel of the vtable, row by row: gather the scores a row can see in all pieces, then
- * their maximum, then the sums. */
+ * their maximum, then the sums; and means of groups of rows. */
 #include "ref.h"
 
 static int64_t element(const int64_t strides[4], int64_t b, int64_t s, int64_t h, int64_t d) {
@@ -31,7 +31,8 @@ static int64_t gather(const spl_attn_args *a, int64_t b, int64_t h, int64_t row,
             for (int64_t d = 0; d < a->head_dim; d++)
                 dot += splk_ref_get(a->q, a->dtype, element(a->q_strides, b, row, h, d)) *
                        splk_ref_get(a->k, a->dtype, element(a->k_strides, b, p->k0 + j, a->kv_of_head[h], d));
-            list[n++] = (seen){p->k0 + j, q, k, dot * a->scale};
+            double bias = a->key_bias ? splk_ref_get(a->key_bias, a->dtype == SPL_F64 ? SPL_F64 : SPL_F32, p->k0 + j) : 0;
+            list[n++] = (seen){p->k0 + j, q, k, dot * a->scale + bias};
         }
     }
     return n;
@@ -83,5 +84,19 @@ spl_status splk_ref_pieces(void *ctx, spl_queue *q, const spl_attn_args *a) {
     if (failed)
         return spli_error(SPL_ENOMEM, "the reference of attention found no memory for %lld scores",
                           (long long)capacity);
+    return spli_ok();
+}
+
+spl_status splk_ref_pool(void *ctx, spl_queue *q, const spl_pool_args *a) {
+    (void)ctx, (void)q;
+    for (int64_t b = 0; b < a->batch; b++)
+        for (int64_t g = 0; g < a->ngroups; g++)
+            for (int64_t h = 0; h < a->heads; h++)
+                for (int64_t d = 0; d < a->head_dim; d++) {
+                    double sum = 0;
+                    for (int64_t t = 0; t < a->groups[g].length; t++)
+                        sum += splk_ref_get(a->x, a->dtype, element(a->x_strides, b, a->groups[g].start + t, h, d));
+                    splk_ref_put(a->y, a->dtype, element(a->y_strides, b, g, h, d), sum / (double)a->groups[g].length);
+                }
     return spli_ok();
 }
