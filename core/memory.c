@@ -126,20 +126,25 @@ static spl_status refuse(spl_memory_category c, size_t bytes, int64_t room, cons
 /* Memory is promised freely by the kernel and the lack of it kills a process later, so large requests are held against
  * what is there: less what this rank has taken and not touched yet; and, past this rank's share of the machine, with
  * the other ranks of this host taking as much, since ranks run the same program. */
-static spl_status check_room(const spl_runtime *rt, spl_memory_category c, size_t bytes) {
+static spl_status check_room(spl_runtime *rt, spl_memory_category c, size_t bytes) {
     enum { SMALL = 16 << 20 };
     if (bytes < SMALL || !rt->backend->has_memory) return spli_ok();
     int64_t room = spli_memory_free(), taken = 0;
     if (room < 0) return spli_ok();
     for (int i = 0; i <= SPL_MEM_WORKSPACE; i++) taken += rt->counters.bytes_now[i];
-    int64_t kept = spli_cache_held(rt);
-    int64_t untouched = taken + kept - resident();
-    room += kept; /* what is kept goes back when it is needed */
+    int ranks = rt->local_ranks, shared = ranks > 1 && rt->memory_share > 0;
+    int64_t kept = spli_cache_held(rt), untouched = taken + kept - resident();
     if (untouched < 0) untouched = 0;
+    if (kept > 0 && ((int64_t)bytes + untouched > room ||
+                     (shared && taken + kept + (int64_t)bytes > rt->memory_share))) { /* nothing is kept at a cost */
+        spli_cache_flush(rt);
+        room = spli_memory_free();
+        untouched = taken - resident();
+        if (untouched < 0) untouched = 0;
+    }
     if (bytes > (size_t)room || (int64_t)bytes + untouched > room)
         return refuse(c, bytes, room > untouched ? room - untouched : 0, "");
-    int ranks = rt->local_ranks;
-    if (ranks > 1 && rt->memory_share > 0 && taken + (int64_t)bytes > rt->memory_share &&
+    if (shared && taken + (int64_t)bytes > rt->memory_share &&
         ((int64_t)bytes + untouched) > room / ranks) {
         char whose[64];
         snprintf(whose, sizeof whose, " for each of its %d ranks", ranks);
@@ -156,10 +161,13 @@ spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void
                           bytes, category_name(c));
     if (rt->fail_alloc > 0 && --rt->fail_alloc == 0)
         return spli_error(SPL_ENOMEM, "%zu bytes for %s were refused to test what follows", bytes, category_name(c));
-    SPL_TRY(check_room(rt, c, bytes));
-    spl_status status = spli_cache_take(rt, bytes, out);
-    if (status.code == SPL_ENOMEM && rt->backend->has_memory) return refuse(c, bytes, spli_memory_free(), "");
-    SPL_TRY(status);
+    *out = spli_cache_find(rt, bytes);
+    if (!*out) {
+        SPL_TRY(check_room(rt, c, bytes));
+        spl_status status = spli_cache_new(rt, bytes, out);
+        if (status.code == SPL_ENOMEM && rt->backend->has_memory) return refuse(c, bytes, spli_memory_free(), "");
+        SPL_TRY(status);
+    }
     rt->counters.bytes_now[c] += (int64_t)bytes;
     if (rt->counters.bytes_now[c] > rt->counters.bytes_peak[c]) rt->counters.bytes_peak[c] = rt->counters.bytes_now[c];
     return spli_ok();

@@ -2,24 +2,30 @@
  *
  * A forward pass asks for the same sizes again and again; taking them from the system each time costs a page fault per
  * 4 KiB, and on a device a synchronisation. Classes are eight to an octave, so at most an eighth is wasted. What is in
- * use and what is kept together never exceed what was in use at the peak: keeping costs no memory that the program did
- * not need anyway.
+ * use and what is kept are together at most twice what was in use at the peak: enough for the sizes of one half of a
+ * block to survive the other half, where a bound of once the peak made each half throw the other's away. Beyond a
+ * quarter of the rank's share of the machine that is too greedy, and the peak is the bound. What was kept longest goes
+ * first; and all of it goes when memory is short (memory.c).
  *
  * Ordered with the compute queue: everything in core is taken for, and given back after, work on that queue, and a
  * communication that uses it is waited for before it is given back. So the next user's work comes after the last one's.
  */
 #include "memory_cache.h"
 #include <stdlib.h>
+#include <sys/queue.h>
 
 enum { STEPS = 8, OCTAVES = 48, SMALLEST = 1 << 16 };
 
 typedef struct kept {
-    struct kept *next;
+    LIST_ENTRY(kept) same; /* those of its class, the last given back first */
+    TAILQ_ENTRY(kept) all; /* those of all classes, the last given back last */
     void *p;
+    size_t bytes; /* of its class */
 } kept;
 
 struct spli_cache {
-    kept *lists[OCTAVES * STEPS];
+    LIST_HEAD(, kept) lists[OCTAVES * STEPS];
+    TAILQ_HEAD(, kept) all;
     int64_t held, live, live_peak; /* in bytes of the classes */
 };
 
@@ -51,52 +57,64 @@ static spli_cache *cache_of(spl_runtime *rt) {
     if (!rt->cache && !rt->cache_off) {
         rt->cache_off = !wanted(rt);
         if (!rt->cache_off) rt->cache = calloc(1, sizeof *rt->cache); /* without memory for it, it is not there */
+        if (rt->cache) TAILQ_INIT(&rt->cache->all);
     }
     return rt->cache;
 }
 
-spl_status spli_cache_take(spl_runtime *rt, size_t bytes, void **out) {
+/* Takes a block out of the lists. */
+static void *unkeep(spli_cache *c, kept *k) {
+    void *p = k->p;
+    LIST_REMOVE(k, same);
+    TAILQ_REMOVE(&c->all, k, all);
+    c->held -= (int64_t)k->bytes;
+    free(k);
+    return p;
+}
+
+static void now_live(spli_cache *c, size_t rounded) {
+    c->live += (int64_t)rounded;
+    if (c->live > c->live_peak) c->live_peak = c->live;
+}
+
+void *spli_cache_find(spl_runtime *rt, size_t bytes) {
     size_t rounded;
     int class = class_of(bytes, &rounded);
     spli_cache *c = class >= 0 ? cache_of(rt) : NULL;
-    if (!c) {
-        spl_status status = rt->backend->alloc(rt->backend_ctx, bytes, out);
-        if (status.code != SPL_ENOMEM || !rt->cache || rt->cache->held == 0) return status;
-        spli_cache_flush(rt);
-        return rt->backend->alloc(rt->backend_ctx, bytes, out);
-    }
-    kept *k = c->lists[class];
-    if (k) {
-        c->lists[class] = k->next;
-        *out = k->p;
-        free(k);
-        c->held -= (int64_t)rounded;
-    } else {
-        spl_status status = rt->backend->alloc(rt->backend_ctx, rounded, out);
-        if (status.code == SPL_ENOMEM && c->held > 0) {
-            spli_cache_flush(rt);
-            status = rt->backend->alloc(rt->backend_ctx, rounded, out);
-        }
-        SPL_TRY(status);
-    }
-    c->live += (int64_t)rounded;
-    if (c->live > c->live_peak) c->live_peak = c->live;
-    return spli_ok();
+    kept *k = c ? LIST_FIRST(&c->lists[class]) : NULL;
+    if (!k) return NULL;
+    now_live(c, rounded);
+    return unkeep(c, k);
 }
 
-/* Gives kept blocks of other classes back until `bytes` more may be kept. */
-static void make_room(spl_runtime *rt, int64_t bytes) {
-    spli_cache *c = rt->cache;
-    for (int i = OCTAVES * STEPS - 1; i >= 0 && c->held > 0 && c->live + c->held + bytes > c->live_peak; i--) {
-        size_t rounded = ((size_t)1 << (i / STEPS)) + (size_t)(i % STEPS) * (((size_t)1 << (i / STEPS)) / STEPS);
-        while (c->lists[i] && c->live + c->held + bytes > c->live_peak) {
-            kept *k = c->lists[i];
-            c->lists[i] = k->next;
-            rt->backend->free(rt->backend_ctx, k->p, rounded);
-            c->held -= (int64_t)rounded;
-            free(k);
-        }
+spl_status spli_cache_new(spl_runtime *rt, size_t bytes, void **out) {
+    size_t rounded;
+    spli_cache *c = class_of(bytes, &rounded) >= 0 ? cache_of(rt) : NULL;
+    if (!c) rounded = bytes;
+    spl_status status = rt->backend->alloc(rt->backend_ctx, rounded, out);
+    if (status.code == SPL_ENOMEM && spli_cache_held(rt) > 0) {
+        spli_cache_flush(rt);
+        status = rt->backend->alloc(rt->backend_ctx, rounded, out);
     }
+    if (status.code == SPL_OK && c) now_live(c, rounded);
+    return status;
+}
+
+/* Gives back what was kept longest until held + live + bytes <= limit. */
+static void make_room(spl_runtime *rt, int64_t bytes, int64_t limit) {
+    spli_cache *c = rt->cache;
+    while (c->held > 0 && c->live + c->held + bytes > limit) {
+        kept *k = TAILQ_FIRST(&c->all);
+        size_t rounded = k->bytes;
+        rt->backend->free(rt->backend_ctx, unkeep(c, k), rounded);
+    }
+}
+
+/* The most that may be in use and kept together. */
+static int64_t limit_of(const spl_runtime *rt) {
+    int64_t peak = rt->cache->live_peak, quarter = rt->memory_share / 4;
+    if (rt->memory_share <= 0 || 2 * peak <= quarter) return 2 * peak;
+    return peak > quarter ? peak : quarter;
 }
 
 void spli_cache_give(spl_runtime *rt, void *p, size_t bytes) {
@@ -108,23 +126,20 @@ void spli_cache_give(spl_runtime *rt, void *p, size_t bytes) {
         return;
     }
     c->live -= (int64_t)rounded;
-    if (c->live + c->held + (int64_t)rounded > c->live_peak) make_room(rt, (int64_t)rounded);
+    make_room(rt, (int64_t)rounded, limit_of(rt));
     kept *k = malloc(sizeof *k);
     if (!k) {
         rt->backend->free(rt->backend_ctx, p, rounded);
         return;
     }
-    *k = (kept){c->lists[class], p};
-    c->lists[class] = k;
+    *k = (kept){.p = p, .bytes = rounded};
+    LIST_INSERT_HEAD(&c->lists[class], k, same);
+    TAILQ_INSERT_TAIL(&c->all, k, all);
     c->held += (int64_t)rounded;
 }
 
 void spli_cache_flush(spl_runtime *rt) {
-    if (!rt->cache) return;
-    int64_t peak = rt->cache->live_peak;
-    rt->cache->live_peak = INT64_MIN;
-    make_room(rt, 0);
-    rt->cache->live_peak = peak;
+    if (rt->cache) make_room(rt, 0, INT64_MIN);
 }
 
 int64_t spli_cache_held(const spl_runtime *rt) { return rt->cache ? rt->cache->held : 0; }

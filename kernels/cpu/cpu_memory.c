@@ -2,8 +2,9 @@
  * queues and events carry no state. */
 #include "cpu.h"
 #include <stdlib.h>
+#include <sys/mman.h>
 
-enum { ALIGNMENT = 64 };
+enum { ALIGNMENT = 64, HUGE_PAGE = 2 << 20 };
 
 struct spl_queue {
     char unused;
@@ -21,8 +22,18 @@ static spl_status take(size_t bytes, void **ptr) {
                       bytes);
 }
 
+/* Large blocks ask for huge pages: 512 times fewer page faults, and products of matrices miss fewer translations. */
 spl_status splk_cpu_alloc(void *ctx, size_t bytes, void **ptr) {
     (void)ctx;
+#ifdef MADV_HUGEPAGE
+    if (bytes >= 2 * (size_t)HUGE_PAGE && bytes <= PTRDIFF_MAX) {
+        *ptr = aligned_alloc(HUGE_PAGE, (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE);
+        if (*ptr) {
+            madvise(*ptr, bytes, MADV_HUGEPAGE); /* advice: small pages do as well */
+            return spli_ok();
+        }
+    }
+#endif
     return take(bytes, ptr);
 }
 
