@@ -168,6 +168,8 @@ static void release_weights(spl_block *b) {
     b->mesh = NULL;
 }
 
+void spl_block_retain(spl_block *b) { b->refs++; }
+
 void spl_block_release(spl_block *b) {
     if (!b || --b->refs) return;
     release_weights(b);

@@ -65,11 +65,12 @@ static void keep_request(spli_p2p_handle *h, MPI_Request r) {
 /* ---------------------------------------------------------------- data */
 
 /* 10 bits each of group, collective, and size. Collectives 1,024 apart share a tag, and so do groups; order tells their
- * messages apart. The size is there so that ranks whose calls differ wait for each other, and are found out, instead of
- * receiving what does not fit: Open MPI would spoil memory then. */
+ * messages apart. Size, kind, dtype and root are there so that ranks whose calls differ wait for each other, and are
+ * found out, instead of receiving what does not fit (Open MPI would spoil memory then) or what means something else.
+ * Calls of equal size never share a tag unless they are alike, or their roots are 21 apart. */
 static int tag_of(const mpi_world *w, const spli_p2p_key *key, size_t bytes) {
     const uint64_t mask = ((uint64_t)1 << FIELD_BITS) - 1;
-    uint64_t size = (uint64_t)bytes * UINT64_C(0x9E3779B97F4A7C15) >> (64 - FIELD_BITS);
+    uint64_t size = ((uint64_t)bytes * UINT64_C(0x9E3779B97F4A7C15) >> (64 - FIELD_BITS)) ^ key->what % 1008;
     uint64_t tag = (((key->comm_id & mask) << FIELD_BITS | (key->sequence & mask)) << FIELD_BITS) | size;
     return (int)(tag % ((uint64_t)w->tag_limit + 1));
 }

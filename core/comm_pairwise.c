@@ -9,7 +9,8 @@
  *   reduce-scatter           one stage into scratch; each piece is summed in member order 0 .. P-1, this member's own
  *                            part in its place, whatever came first: the result does not depend on timing.
  *   all-reduce               a reduce-scatter over a balanced split, then an all-gather: the same bits everywhere.
- *   broadcast                binomial tree: a stage that receives from the parent, one that sends to the children.
+ *   broadcast                binomial tree: a stage that receives from the parent, one that sends to the children, one
+ *                            of empty messages back up: roots receive nothing else, so two of them would not notice.
  *   barrier                  dissemination: in stage i an empty message to r + 2^i and one from r - 2^i.
  *
  * A member with nothing for another sends it no message. A request waits for its events, copies its own part on the
@@ -177,8 +178,12 @@ static void flow_of_broadcast(request *r) {
     r->from = parent < 0 ? r->coll.send : r->into;
     if (r->stage == 0) {
         if (parent >= 0) r->flow.recv_n[parent] = r->coll.send_counts[0];
-    } else {
+    } else if (r->stage == 1) {
         for (int i = 0; i < n; i++) r->flow.send_n[children[i]] = r->coll.send_counts[0];
+    } else {
+        r->tokens = 1;
+        if (parent >= 0) r->flow.send_n[parent] = 1;
+        for (int i = 0; i < n; i++) r->flow.recv_n[children[i]] = 1;
     }
 }
 
@@ -197,8 +202,9 @@ static int stages_of(spl_coll_kind kind, int size) {
         while ((int64_t)1 << n < size) n++;
         return n;
     case SPL_COLL_ALL_REDUCE:
-    case SPL_COLL_BROADCAST:
         return 2;
+    case SPL_COLL_BROADCAST:
+        return 3;
     case SPL_COLL_ALL_GATHER:
     case SPL_COLL_REDUCE_SCATTER:
     case SPL_COLL_ALL_TO_ALL:
@@ -279,7 +285,12 @@ static spl_status post_round(request *r) {
     const int64_t k = r->posted;
     const size_t size = element(r);
     const spli_p2p_ops *p2p = r->engine->p2p;
-    const spli_p2p_key key = {.comm_id = r->base.comm->id, .sequence = r->sequence};
+    const spl_coll *c = &r->coll;
+    const int root = c->kind == SPL_COLL_BROADCAST ? c->root : 0, dtype = c->kind == SPL_COLL_BARRIER ? 0 : (int)c->dtype;
+    const spli_p2p_key key = {.comm_id = r->base.comm->id,
+                              .sequence = r->sequence,
+                              .what = (uint32_t)c->kind + SPL_COLL_KIND_COUNT *
+                                                              ((uint32_t)dtype + SPL_DTYPE_COUNT * (uint32_t)root)};
     round_slot *slot = &r->slot[k % WINDOW];
     r->posted++;
     for (int i = 1; i < P; i++) {

@@ -11,6 +11,7 @@
 typedef struct spli_p2p_key {
     uint32_t comm_id;
     uint64_t sequence; /* the collective */
+    uint32_t what;     /* its kind, dtype and root in one number: calls that differ must not meet */
 } spli_p2p_key;
 
 typedef struct spli_p2p_handle { /* one message under way, as the transport knows it: what it wants in either field */

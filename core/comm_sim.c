@@ -50,7 +50,7 @@ static lane *lane_of(const sim_world *w, int from, int to) {
     return &w->post->lanes[(size_t)from * (size_t)w->post->size + (size_t)to];
 }
 
-static int same_key(const spli_p2p_key *a, const spli_p2p_key *b) {
+static int same_call(const spli_p2p_key *a, const spli_p2p_key *b) {
     return a->comm_id == b->comm_id && a->sequence == b->sequence;
 }
 
@@ -82,7 +82,12 @@ static spl_status sim_irecv(void *ctx, int peer, const spli_p2p_key *key, void *
 static spl_status take(sim_world *w, waiting *r, int *done) {
     for (message **at = &lane_of(w, r->peer, w->comm.base.rank)->messages; *at; at = &(*at)->next) {
         message *m = *at;
-        if (!same_key(&m->key, &r->key)) continue;
+        if (!same_call(&m->key, &r->key)) continue;
+        if (m->key.what != r->key.what)
+            return spli_error(SPL_EDISAGREE,
+                              "rank %d and rank %d make different collective calls (another kind, dtype or root); every "
+                              "rank must make the same; run with --check-collectives to see who calls what",
+                              r->peer, w->comm.base.rank);
         if (m->n != r->n)
             return spli_error(
                 SPL_EDISAGREE,

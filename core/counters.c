@@ -1,5 +1,6 @@
 /* counters.c: what a rank has done and holds, as scripts and benchmarks read it. */
 #include "runtime.h"
+#include <stdint.h>
 #include <string.h>
 
 void spl_counters_get(const spl_runtime *rt, spl_counters *out) {
@@ -8,6 +9,11 @@ void spl_counters_get(const spl_runtime *rt, spl_counters *out) {
         int64_t peak = rt->backend->workspace_peak(rt->backend_ctx, 0);
         if (peak > out->bytes_peak[SPL_MEM_WORKSPACE]) out->bytes_peak[SPL_MEM_WORKSPACE] = peak;
     }
+}
+
+void spli_count(int64_t *counter, double more) {
+    if (more >= 9223372036854775807.0 || __builtin_add_overflow(*counter, (int64_t)more, counter))
+        *counter = INT64_MAX;
 }
 
 void spl_counters_reset(spl_runtime *rt) {

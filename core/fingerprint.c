@@ -65,8 +65,11 @@ static spl_status seen_set(spli_control *ctl, uint32_t comm_id, uint64_t next) {
 /* ---------------------------------------------------------------- fingerprints */
 
 static void describe(const spli_fingerprint *f, char *out, size_t n) {
-    int numbers = f->kind == SPLI_HOST_NUMBERS, bytes = f->kind == SPLI_HOST_BYTES;
-    const char *kind = numbers ? "agreement" : bytes ? "gather" : spl_coll_name((spl_coll_kind)f->kind);
+    static const char *const ops[] = {"agreement (sum)", "agreement (max)", "agreement (min)"};
+    int numbers = f->kind >= SPLI_HOST_SUM && f->kind <= SPLI_HOST_MIN, bytes = f->kind == SPLI_HOST_BYTES;
+    const char *kind = numbers ? ops[f->kind - SPLI_HOST_SUM]
+                       : bytes ? "gather"
+                               : spl_coll_name((spl_coll_kind)f->kind);
     const char *unit = numbers ? "numbers" : bytes ? "bytes" : spl_dtype_name((spl_dtype)f->dtype);
     char count[64] = "";
     if (f->kind != SPL_COLL_BARRIER) snprintf(count, sizeof count, " of %" PRId64 " %s", f->total, unit);

@@ -19,7 +19,12 @@ typedef struct arrival { /* bytes on their way from one rank */
 } arrival;
 
 static const char *name_of(int kind) {
-    return kind == SPLI_HOST_NUMBERS ? "an agreement of numbers" : "a gather of bytes";
+    switch (kind) {
+    case SPLI_HOST_SUM: return "an agreement of numbers (sum)";
+    case SPLI_HOST_MAX: return "an agreement of numbers (max)";
+    case SPLI_HOST_MIN: return "an agreement of numbers (min)";
+    default: return "a gather of bytes";
+    }
 }
 
 static spl_status send_bytes(spl_runtime *rt, int peer, int kind, uint64_t number, const void *bytes, size_t n) {
@@ -91,18 +96,28 @@ static spl_status receive_bytes(spl_runtime *rt, int peer, int kind, uint64_t nu
     return spli_wait_for(rt, poll_arrival, &a, rt->rank == 0 ? rt->timeout : 2 * rt->timeout, 1, what);
 }
 
-static void combine(double *into, const double *x, int n, char op) {
+/* Integers among themselves stay exact; a sum that leaves 64 bits, or meets a float, is one of doubles. */
+static void combine(spl_number *into, const spl_number *x, int n, char op) {
     for (int i = 0; i < n; i++) {
-        int better = op == '>' ? x[i] > into[i] : x[i] < into[i];
-        if (op == '+') into[i] += x[i];
-        else if (better || x[i] != x[i]) into[i] = x[i]; /* NaN stays visible */
+        spl_number *a = &into[i];
+        const spl_number *b = &x[i];
+        int whole = a->whole && b->whole;
+        int better = whole ? (op == '>' ? b->integer > a->integer : b->integer < a->integer)
+                           : (op == '>' ? b->value > a->value : b->value < a->value);
+        if (op == '+') {
+            a->value += b->value;
+            a->whole = whole && !__builtin_add_overflow(a->integer, b->integer, &a->integer);
+        } else {
+            if (better || b->value != b->value) *a = *b; /* NaN stays visible */
+            a->whole = whole;
+        }
     }
 }
 
 /* `mine` of every rank to rank 0; there they are combined by `op` ('\0': put behind each other) and sent to all. */
 static spl_status exchange(spl_runtime *rt, int kind, char op, const void *mine, size_t n, void *answer,
                            size_t answer_bytes) {
-    SPL_TRY(spli_agree_host(rt, rt->world, kind, (int64_t)(op ? n / sizeof(double) : n)));
+    SPL_TRY(spli_agree_host(rt, rt->world, kind, (int64_t)(op ? n / sizeof(spl_number) : n)));
     uint64_t number = rt->world->sequence++;
     if (rt->rank != 0) {
         SPL_TRY(send_bytes(rt, 0, kind, number, mine, n));
@@ -114,7 +129,7 @@ static spl_status exchange(spl_runtime *rt, int kind, char op, const void *mine,
     if (n) memmove(answer, mine, n); /* rank 0's own part is the first */
     for (int p = 1; p < rt->size; p++) {
         SPL_GO(receive_bytes(rt, p, kind, number, op ? part : (char *)answer + (size_t)p * n, n), done);
-        if (op) combine(answer, (const double *)(const void *)part, (int)(n / sizeof(double)), op);
+        if (op) combine(answer, (const spl_number *)(const void *)part, (int)(n / sizeof(spl_number)), op);
     }
     for (int p = 1; p < rt->size; p++) SPL_GO(send_bytes(rt, p, kind, number, answer, answer_bytes), done);
 done:
@@ -124,12 +139,23 @@ done:
 }
 
 spl_status spl_agree_doubles(spl_runtime *rt, double *values, int n, char op) {
+    spl_number *numbers = calloc(n > 0 ? (size_t)n : 1, sizeof *numbers);
+    if (!numbers) return spli_error(SPL_ENOMEM, "out of memory in %s", name_of(SPLI_HOST_SUM));
+    for (int i = 0; i < n; i++) numbers[i].value = values[i];
+    spl_status status = spl_agree_numbers(rt, numbers, n, op);
+    for (int i = 0; i < n && status.code == SPL_OK; i++) values[i] = numbers[i].value;
+    free(numbers);
+    return status;
+}
+
+spl_status spl_agree_numbers(spl_runtime *rt, spl_number *values, int n, char op) {
     if (op != '+' && op != '>' && op != '<')
         return spli_error(SPL_EARG, "numbers are agreed with '+', '>' or '<', not with '%c'", op);
     if (n < 0) return spli_error(SPL_EARG, "%d numbers were to be agreed; give 0 or more", n);
     if (rt->size == 1 || rt->dry) return spli_ok();
     size_t bytes = (size_t)n * sizeof *values;
-    return exchange(rt, SPLI_HOST_NUMBERS, op, values, bytes, values, bytes);
+    const int kind = op == '+' ? SPLI_HOST_SUM : op == '>' ? SPLI_HOST_MAX : SPLI_HOST_MIN;
+    return exchange(rt, kind, op, values, bytes, values, bytes);
 }
 
 spl_status spl_gather_bytes(spl_runtime *rt, const void *mine, size_t n, void *out) {

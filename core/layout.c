@@ -63,17 +63,18 @@ static void select_positions(const spli_segments *list, spl_segment p, spli_segm
         spl_segment s = list->at[i];
         int64_t end = offset + s.length;
         if (p.start < end) { /* how many positions of p fall into this segment */
-            int64_t count = (end - p.start + p.stride - 1) / p.stride;
+            int64_t count = (end - p.start - 1) / p.stride + 1;
             if (count > p.length) count = p.length;
-            append(out, (spl_segment){s.start + (p.start - offset) * s.stride, count, s.stride * p.stride}, 1);
-            p.start += count * p.stride;
+            append(out, (spl_segment){s.start + (p.start - offset) * s.stride, count,
+                                      count > 1 ? s.stride * p.stride : 1}, 1);
             p.length -= count;
+            if (p.length > 0) p.start += count * p.stride; /* else it may lie past the last number */
         }
         offset = end;
     }
 }
 
-int64_t spli_split(int64_t n, int parts, int c, int64_t *start) {
+int64_t spli_split(int64_t n, int64_t parts, int64_t c, int64_t *start) {
     int64_t each = n / parts, more = n % parts;
     *start = c * each + (c < more ? c : more);
     return each + (c < more);
@@ -84,13 +85,13 @@ static int scheme_positions(spl_scheme scheme, int64_t n, int parts, int c, spl_
     int64_t start, length;
     switch (scheme) {
     case SPL_ZIGZAG: /* chunks c and 2P-1-c of 2P: under a causal mask each part has the same work */
-        length = spli_split(n, 2 * parts, c, &start);
+        length = spli_split(n, 2 * (int64_t)parts, c, &start);
         out[0] = (spl_segment){start, length, 1};
-        length = spli_split(n, 2 * parts, 2 * parts - 1 - c, &start);
+        length = spli_split(n, 2 * (int64_t)parts, 2 * (int64_t)parts - 1 - c, &start);
         out[1] = (spl_segment){start, length, 1};
         return 2;
     case SPL_STRIPED:
-        out[0] = (spl_segment){c, c < n ? (n - c + parts - 1) / parts : 0, parts};
+        out[0] = (spl_segment){c, c < n ? (n - c - 1) / parts + 1 : 0, parts};
         return 1;
     case SPL_CONTIGUOUS:
     default:
@@ -204,7 +205,7 @@ int64_t spl_layout_local_size(const spl_layout *l, const int *coords, int dim) {
 
 /* First index i >= 0 with a.start + i*a.stride >= x. */
 static int64_t first_at_least(spl_segment a, int64_t x) {
-    return x <= a.start ? 0 : (x - a.start + a.stride - 1) / a.stride;
+    return x <= a.start ? 0 : (x - a.start - 1) / a.stride + 1;
 }
 
 int spli_segments_meet(const spl_segment *a, int na, const spl_segment *b, int nb, spli_run **out) {
@@ -331,6 +332,22 @@ void spl_layout_replicated(spl_layout *l, const spl_mesh_spec *mesh, int ndim, c
     }
 }
 
+/* A shard is kept as a list of segments; what would make an endless one is refused. Where units stay apart there is one
+ * a unit, and a cover looks at each unit. */
+static spl_status countable(const spl_layout *l, int a) {
+    enum { MOST = 1 << 24 };
+    const spl_placement *p = &l->axes[a];
+    int64_t units = l->shape[p->dim] / spli_unit(p);
+    int apart = p->scheme == SPL_STRIPED && spli_unit(p) > 1 && l->axis_size[a] > 1;
+    if (spli_cover(p) == 1 && !apart) return spli_ok();
+    if (units / (apart ? l->axis_size[a] : 1) <= MOST) return spli_ok();
+    return spli_error(SPL_EARG,
+                      "axis '%s' shards dimension %d of size %lld %s in units of %lld: %lld units on each rank are more "
+                      "than can be listed (%d); use larger units or a contiguous shard",
+                      l->axis_name[a], p->dim + 1, (long long)l->shape[p->dim], apart ? "striped" : "with a cover",
+                      (long long)spli_unit(p), (long long)(units / (apart ? l->axis_size[a] : 1)), (int)MOST);
+}
+
 spl_status spl_layout_check(const spl_layout *l) {
     if (l->ndim < 0 || l->ndim > SPL_MAX_DIMS)
         return spli_error(SPL_EARG, "a tensor of %d dimensions was asked for; 0 to %d are possible", l->ndim,
@@ -353,6 +370,7 @@ spl_status spl_layout_check(const spl_layout *l) {
         if (__builtin_mul_overflow(l->shape[p->dim] / spli_unit(p), spli_cover(p), &fine))
             return spli_error(SPL_EARG, "axis '%s': a cover of %lld on dimension %d is more than can be counted",
                               l->axis_name[a], (long long)spli_cover(p), p->dim + 1);
+        SPL_TRY(countable(l, a));
         for (int b = 0; b < a; b++) {
             const spl_placement *o = &l->axes[b];
             if (o->place == SPL_SHARD && o->dim == p->dim &&

@@ -14,7 +14,7 @@ int64_t spli_segments_total(const spl_segment *s, int n);
 
 /* Balanced split of n among parts: part c begins at *start and has the returned length; the first n % parts get one
  * more. */
-int64_t spli_split(int64_t n, int parts, int c, int64_t *start);
+int64_t spli_split(int64_t n, int64_t parts, int64_t c, int64_t *start);
 
 /* The segments of `dim` at `coords`, in the order of local positions. `skip` (axis index or -1): as if that axis did
  * not split. */

@@ -33,6 +33,9 @@ static spl_status layouts(const spli_call *c, spli_out_spec *out) {
         if (pi->place != SPL_REPLICATE || pt->place != SPL_SHARD || pt->dim != 0)
             return spli_rule_error("embed", &ids->layout, a, "ids and table are placed in a way that does not fit",
                                    "a table shard(1) takes replicated ids, any other table is replicated");
+        if (spli_cover(pt) > 1) /* a row that two ranks hold would count twice in the sum */
+            return spli_rule_error("embed", &table->layout, a, "shards of the table overlap (cover)",
+                                   "each row must lie on one rank");
         y->axes[a] = (spl_placement){.place = SPL_PARTIAL};
     }
     return spli_ok();

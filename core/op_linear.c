@@ -128,7 +128,7 @@ static spl_status forward(const spli_call *c) {
     g.m = 1;
     for (int d = 0; d < x->ndim - 1; d++) g.m *= x->local[d];
     if (g.m > 0 && g.n > 0) SPL_GO(c->rt->backend->gemm(c->rt->backend_ctx, c->rt->compute, &g), done);
-    c->rt->counters.gemm_flops += 2 * g.m * g.n * g.k;
+    spli_count(&c->rt->counters.gemm_flops, 2.0 * (double)g.m * (double)g.n * (double)g.k);
 done:
     spl_tensor_release(x);
     spl_tensor_release(w);

@@ -5,6 +5,7 @@
  * Cotangents: d x as d y; d gamma and d beta partial where x is sharded. A partial x is refused: a norm is not linear.
  */
 #include "op.h"
+#include <math.h>
 #include <string.h>
 
 typedef struct norm_attrs {
@@ -105,6 +106,8 @@ spl_status spl_norm(spl_tensor *x, spl_tensor *gamma, spl_tensor *beta, spl_norm
                     spl_tensor **mean, spl_tensor **rstd) {
     norm_attrs attrs = {kind, eps};
     spl_tensor *in[] = {x, gamma, beta}, *out[3] = {NULL, NULL, NULL};
+    if (!(eps >= 0) || isinf(eps))
+        return spli_error(SPL_EARG, "norm: eps is %g; a number of 0 or more is needed, 1e-5 say", eps);
     unsigned wanted = 1u | (mean ? 2u : 0) | (rstd ? 4u : 0);
     SPL_TRY(spli_op_run(&spli_op_norm, &attrs, in, wanted, out));
     *y = out[0];

@@ -76,4 +76,7 @@ int64_t spli_memory_free(void);
 /* a*b into *out; SPL_ENOMEM when it overflows. */
 spl_status spli_mul_size(int64_t a, int64_t b, int64_t *out);
 
+/* Adds to a counter of work, which stays at its largest value rather than overflow: without memory any size runs. */
+void spli_count(int64_t *counter, double more);
+
 #endif

@@ -1,16 +1,16 @@
-/* safetensors.c: one weight file in the safetensors format, mapped and validated before anything reads it.
+/* safetensors.c: one weight file in the safetensors format, validated before anything reads its data.
  *
  * The file is 8 bytes of little-endian header length, a JSON object {name: {dtype, shape, data_offsets}}, then data.
  * Nothing in the header is trusted: lengths are held against the file, offsets against the data, bytes against
  * shape * dtype, ranges against each other. Entries are handed out in order of offsets, and found by name through a
- * second order. Data may start at any byte, so readers copy it out; holes and zero-size tensors are legal. */
+ * second order. Data is read where it is wanted, not mapped: a file that someone cuts short meanwhile is an error then,
+ * where a mapping would end the program. Holes and zero-size tensors are legal. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "spl.h"
@@ -19,11 +19,15 @@
 #error "safetensors data is little-endian, and so must be the machine"
 #endif
 
-enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100 * 1000 * 1000, SHOWN = 120 };
+enum { LENGTH_BYTES = 8, HEADER_LIMIT = 100 * 1000 * 1000, SHOWN = 120, AHEAD = 1 << 20 };
 
 struct spl_safetensors {
-    void *map; /* NULL when the bytes are the caller's */
-    size_t map_bytes;
+    int refs, fd; /* fd -1: the data is the caller's memory */
+    const unsigned char *memory;
+    int64_t start, data_bytes; /* of the data within the file */
+    char *path;
+    unsigned char *ahead; /* a stretch of data read together, since what a rank takes lies in many short runs */
+    size_t ahead_at, ahead_bytes;
     json_t *header; /* owns the names */
     int count;
     spl_safetensors_entry *entries;        /* by offset */
@@ -33,8 +37,7 @@ struct spl_safetensors {
 /* What is being read, for messages. */
 typedef struct source {
     const char *file;
-    const unsigned char *data; /* after the header */
-    int64_t data_bytes;
+    int64_t data_bytes; /* after the header */
 } source;
 
 /* Text made fit for a message: short, and without control characters. */
@@ -145,7 +148,7 @@ static spl_status read_entry(const source *src, const char *name, json_t *value,
         return spli_error(SPL_EFORMAT, "%s: tensor '%s': its dtype and shape need %lld bytes, data_offsets give %lld",
                           show_path(src->file).text, show(name).text, (long long)wanted, (long long)(end - begin));
     }
-    e->data = src->data + begin;
+    e->at = (size_t)begin;
     e->bytes = (size_t)wanted;
     return spli_ok();
 }
@@ -153,7 +156,7 @@ static spl_status read_entry(const source *src, const char *name, json_t *value,
 /* By offset; a zero-size tensor comes before what starts at the same byte, so that it never looks like an overlap. */
 static int compare_offsets(const void *pa, const void *pb) {
     const spl_safetensors_entry *a = pa, *b = pb;
-    if (a->data != b->data) return (const char *)a->data < (const char *)b->data ? -1 : 1;
+    if (a->at != b->at) return a->at < b->at ? -1 : 1;
     if (a->bytes != b->bytes) return a->bytes < b->bytes ? -1 : 1;
     return strcmp(a->name, b->name);
 }
@@ -168,7 +171,7 @@ static spl_status check_overlaps(const source *src, const spl_safetensors *s) {
     for (int i = 0; i < s->count; i++) {
         const spl_safetensors_entry *e = &s->entries[i];
         if (e->bytes == 0) continue;
-        if (last && (const char *)e->data < (const char *)last->data + last->bytes) {
+        if (last && e->at < last->at + last->bytes) {
             return spli_error(SPL_EFORMAT, "%s: tensors '%s' and '%s' overlap: their data_offsets share bytes",
                               show_path(src->file).text, show(last->name).text, show(e->name).text);
         }
@@ -246,72 +249,131 @@ static spl_status header_length(const char *file, const unsigned char *bytes, si
     return spli_ok();
 }
 
+/* Takes over fd; `header` is the JSON text, `memory` the data where there is no file. */
+static spl_status index_file(const char *name, int fd, const unsigned char *header, size_t length,
+                             const unsigned char *memory, int64_t data_bytes, spl_safetensors **out) {
+    spl_safetensors *s = calloc(1, sizeof *s);
+    char *path = strdup(name);
+    if (!s || !path) {
+        free(s);
+        free(path);
+        if (fd >= 0) close(fd);
+        return spli_error(SPL_ENOMEM, "%s: no memory to open it", show_path(name).text);
+    }
+    *s = (spl_safetensors){.refs = 1, .fd = fd, .memory = memory, .path = path, .data_bytes = data_bytes};
+    s->start = (int64_t)(LENGTH_BYTES + length);
+    source src = {name, data_bytes};
+    spl_status status = parse_header(name, header, length, &s->header);
+    if (status.code == SPL_OK) status = read_entries(&src, s);
+    if (status.code != SPL_OK) spl_safetensors_close(s);
+    else *out = s;
+    return status;
+}
+
 spl_status spl_safetensors_parse(const void *bytes, size_t n, const char *name, spl_safetensors **out) {
     *out = NULL;
     size_t length = 0;
     SPL_TRY(header_length(name, bytes, n, &length));
-    spl_safetensors *s = calloc(1, sizeof *s);
-    if (!s) return spli_error(SPL_ENOMEM, "%s: no memory to open it", show_path(name).text);
     const unsigned char *header = (const unsigned char *)bytes + LENGTH_BYTES;
-    source src = {name, header + length, (int64_t)(n - LENGTH_BYTES - length)};
-    spl_status status = parse_header(name, header, length, &s->header);
-    if (status.code == SPL_OK) status = read_entries(&src, s);
-    if (status.code != SPL_OK) {
-        spl_safetensors_close(s);
-        return status;
-    }
-    *out = s;
-    return status;
+    return index_file(name, -1, header, length, header + length, (int64_t)(n - LENGTH_BYTES - length), out);
 }
 
-static spl_status map_file(const char *path, void **map, size_t *bytes) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
+/* All of `n` bytes at `at`, or an error. */
+static spl_status read_at(const char *path, int fd, int64_t at, size_t n, void *into) {
+    for (size_t got = 0; got < n;) {
+        ssize_t more = pread(fd, (char *)into + got, n - got, (off_t)(at + (int64_t)got));
+        if (more < 0 && errno == EINTR) continue;
+        if (more < 0) {
+            return spli_error_native(SPL_EIO, errno, "%s: cannot read it: %s", show_path(path).text, strerror(errno));
+        }
+        if (more == 0) {
+            return spli_error(SPL_EIO,
+                              "%s: it ends at byte %lld, before the %zu bytes wanted at %lld: it was cut short after "
+                              "it was opened; fetch it again",
+                              show_path(path).text, (long long)(at + (int64_t)got), n, (long long)at);
+        }
+        got += (size_t)more;
+    }
+    return spli_ok();
+}
+
+static spl_status open_regular(const char *path, int *fd, size_t *bytes) {
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a fifo must not wait for its writer */
+    if (*fd < 0) {
         return spli_error_native(SPL_EIO, errno, "%s: cannot open it: %s", show_path(path).text, strerror(errno));
     }
-    spl_status status = spli_ok();
-    struct stat st;
-    *map = NULL;
-    if (fstat(fd, &st) != 0) {
-        status = spli_error_native(SPL_EIO, errno, "%s: cannot read its size: %s", show_path(path).text,
-                                   strerror(errno));
-    } else if (!S_ISREG(st.st_mode)) {
-        status = spli_error(SPL_EIO, "%s: this is not a regular file; give the path of a .safetensors file",
-                            show_path(path).text);
-    } else if (st.st_size > 0) { /* an empty file cannot be mapped; the parser says what is wrong with it */
-        *bytes = (size_t)st.st_size;
-        *map = mmap(NULL, *bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (*map == MAP_FAILED) {
-            *map = NULL;
-            status = spli_error_native(SPL_EIO, errno, "%s: cannot map its %zu bytes: %s", show_path(path).text, *bytes,
-                                       strerror(errno));
-        }
+    if (fstat(*fd, &st) != 0) {
+        return spli_error_native(SPL_EIO, errno, "%s: cannot read its size: %s", show_path(path).text,
+                                 strerror(errno));
     }
-    close(fd);
-    return status;
+    *bytes = (size_t)st.st_size;
+    if (S_ISREG(st.st_mode)) return spli_ok();
+    return spli_error(SPL_EIO, "%s: this is not a regular file; give the path of a .safetensors file",
+                      show_path(path).text);
 }
 
 spl_status spl_safetensors_open(const char *path, spl_safetensors **out) {
+    unsigned char first[64];
+    unsigned char *header = NULL;
+    size_t bytes = 0, length = 0;
+    int fd = -1;
     *out = NULL;
-    void *map = NULL;
-    size_t bytes = 0;
-    SPL_TRY(map_file(path, &map, &bytes));
-    spl_status status = spl_safetensors_parse(map ? map : "", bytes, path, out);
-    if (status.code != SPL_OK) {
-        if (map) munmap(map, bytes);
-        return status;
-    }
-    (*out)->map = map;
-    (*out)->map_bytes = bytes;
+    spl_status status = open_regular(path, &fd, &bytes);
+    if (status.code != SPL_OK) goto done;
+    SPL_GO(read_at(path, fd, 0, bytes < sizeof first ? bytes : sizeof first, first), done);
+    SPL_GO(header_length(path, first, bytes, &length), done);
+    header = malloc(length + 1);
+    if (!header) SPL_GO(spli_error(SPL_ENOMEM, "%s: no memory to read its header of %zu bytes", show_path(path).text,
+                                   length), done);
+    SPL_GO(read_at(path, fd, LENGTH_BYTES, length, header), done);
+    status = index_file(path, fd, header, length, NULL, (int64_t)(bytes - LENGTH_BYTES - length), out);
+    fd = -1;
+done:
+    free(header);
+    if (fd >= 0) close(fd);
     return status;
 }
 
+spl_status spl_safetensors_read(spl_safetensors *s, const spl_safetensors_entry *e, size_t at, size_t n, void *into) {
+    if (at > e->bytes || n > e->bytes - at) {
+        return spli_error(SPL_EARG, "%s: %zu bytes at %zu of tensor '%s' were asked for; it has %zu",
+                          show_path(s->path).text, n, at, show(e->name).text, e->bytes);
+    }
+    if (n == 0) return spli_ok();
+    at += e->at;
+    if (s->fd < 0) {
+        memcpy(into, s->memory + at, n);
+        return spli_ok();
+    }
+    if (n < AHEAD && !(at >= s->ahead_at && at + n <= s->ahead_at + s->ahead_bytes)) {
+        if (!s->ahead) s->ahead = malloc(AHEAD);
+        s->ahead_bytes = 0;
+        size_t left = e->at + e->bytes - at;
+        if (left > AHEAD) left = AHEAD;
+        if (s->ahead) {
+            SPL_TRY(read_at(s->path, s->fd, s->start + (int64_t)at, left, s->ahead));
+            s->ahead_at = at;
+            s->ahead_bytes = left;
+        }
+    }
+    if (n < AHEAD && s->ahead_bytes) {
+        memcpy(into, s->ahead + (at - s->ahead_at), n);
+        return spli_ok();
+    }
+    return read_at(s->path, s->fd, s->start + (int64_t)at, n, into);
+}
+
+void spl_safetensors_retain(spl_safetensors *s) { s->refs++; }
+
 void spl_safetensors_close(spl_safetensors *s) {
-    if (!s) return;
+    if (!s || --s->refs) return;
     json_decref(s->header);
     free(s->entries);
     free(s->by_name);
-    if (s->map) munmap(s->map, s->map_bytes);
+    free(s->ahead);
+    free(s->path);
+    if (s->fd >= 0) close(s->fd);
     free(s);
 }
 

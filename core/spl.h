@@ -76,6 +76,12 @@ spl_status spl_barrier(spl_runtime *rt);
 /* [collective] Control data over the world, host memory: in place, n doubles; op '+' or '>' (max) or '<' (min). Not
  * counted. */
 spl_status spl_agree_doubles(spl_runtime *rt, double *values, int n, char op);
+/* [collective] The same of numbers that may be integers: exact where every rank gives an integer (and a sum fits). */
+typedef struct spl_number {
+    double value;
+    int64_t integer, whole; /* whole: integer is the number, and value near it */
+} spl_number;
+spl_status spl_agree_numbers(spl_runtime *rt, spl_number *values, int n, char op);
 /* [collective] Gathers n bytes of every rank, in rank order, into out[size * n]; host memory. Not counted. */
 spl_status spl_gather_bytes(spl_runtime *rt, const void *mine, size_t n, void *out);
 
@@ -214,6 +220,9 @@ spl_status spl_tensor_fill(spl_tensor *t, double value);
 /* [local] Takes this rank's part out of a dense global host array of `dtype` (converted). Partial axes: coordinate 0
  * takes it, others zero. */
 spl_status spl_tensor_load(spl_tensor *t, const void *global, spl_dtype dtype);
+/* [local] The same where the array lies elsewhere: fetch copies `n` bytes at byte `at` of it, mostly ascending. */
+typedef spl_status spl_fetch(void *ctx, size_t at, size_t n, void *into);
+spl_status spl_tensor_load_from(spl_tensor *t, spl_fetch *fetch, void *ctx, spl_dtype dtype);
 /* [local] This rank's part, dense, converted to `dtype`, into host memory of spl_tensor_local_count elements. And back.
  */
 spl_status spl_tensor_read(spl_tensor *t, void *host, spl_dtype dtype);
@@ -234,6 +243,9 @@ spl_status spl_tensor_merge(spl_tensor *t, int dim, spl_tensor **out);
 spl_status spl_tensor_local(spl_tensor *t, spl_tensor **out);
 spl_status spl_tensor_contiguous(spl_tensor *t, spl_tensor **out); /* dense copy, or itself retained when dense */
 spl_status spl_tensor_cast(spl_tensor *t, spl_dtype to, spl_tensor **out);
+/* [local] Dense, in the same layout, with memory of its own. */
+spl_status spl_tensor_copy(spl_tensor *t, spl_tensor **out);
+int spl_tensor_shares(const spl_tensor *a, const spl_tensor *b); /* one storage? */
 
 /* [collective over the axes that change] The same global tensor in another layout. Always a new handle; no copy when
  * nothing changes. */
@@ -287,6 +299,7 @@ typedef struct spl_block_config {
 /* [local] Fills in defaults and refuses what cannot be (SPL_EUSAGE). */
 spl_status spl_block_create(spl_runtime *rt, const spl_block_config *config, spl_block **out);
 void spl_block_release(spl_block *b);
+void spl_block_retain(spl_block *b);
 /* [collective] Chooses layouts from the roles of the mesh's axes and makes the weights (normal, 0.02; by global index).
  */
 spl_status spl_block_schedule(spl_block *b, spl_mesh *mesh);
@@ -338,16 +351,18 @@ typedef struct spl_safetensors_entry {
     spl_dtype dtype;
     int ndim;
     int64_t shape[SPL_MAX_DIMS];
-    const void *data; /* dense, host memory, mapped while the file is open */
-    size_t bytes;
+    size_t at, bytes; /* where its bytes lie within the data of the file, dense */
 } spl_safetensors_entry;
 
 /* [local] Opens and validates one file: header length, JSON, dtypes, offsets in range, not overlapping, sizes that
- * match. */
+ * match. The data stays in the file until it is read, so that a file that someone cuts short meanwhile is an error. */
 spl_status spl_safetensors_open(const char *path, spl_safetensors **out);
-/* [local] The same checks on bytes in memory (for tests and fuzzing); `name` is used in messages. */
+/* [local] The same on bytes in memory, which must outlive it; `name` is used in messages. */
 spl_status spl_safetensors_parse(const void *bytes, size_t n, const char *name, spl_safetensors **out);
 void spl_safetensors_close(spl_safetensors *s);
+void spl_safetensors_retain(spl_safetensors *s); /* close then lets go of one reference */
+/* [local] Bytes `at` to `at + n` of an entry. SPL_EIO where the file no longer has them. */
+spl_status spl_safetensors_read(spl_safetensors *s, const spl_safetensors_entry *e, size_t at, size_t n, void *into);
 int spl_safetensors_count(const spl_safetensors *s);
 const spl_safetensors_entry *spl_safetensors_at(const spl_safetensors *s, int i); /* in file order of offsets */
 const spl_safetensors_entry *spl_safetensors_find(const spl_safetensors *s, const char *name); /* NULL when absent */

@@ -60,12 +60,11 @@ static void dense_strides(spl_tensor *t) {
 /* Global and local element counts must fit, in bytes, into a size. */
 static spl_status checked_bytes(const spl_tensor *t, size_t *bytes) {
     int64_t count = 1, local = 1, size = (int64_t)spl_dtype_size(t->dtype), all;
-    for (int d = 0; d < t->ndim; d++)
-        if (t->shape[d] == 0) count = 0;
-    for (int d = 0; d < t->ndim && count; d++) SPL_TRY(spli_mul_size(count, t->shape[d], &count));
+    /* Sizes of an empty tensor count as 1: strides, and rows of no elements, must be numbers too. */
+    for (int d = 0; d < t->ndim; d++) SPL_TRY(spli_mul_size(count, t->shape[d] > 0 ? t->shape[d] : 1, &count));
     SPL_TRY(spli_mul_size(count, size, &all));
     for (int d = 0; d < t->ndim; d++) local *= t->local[d]; /* at most the global count, which fits */
-    *bytes = count ? (size_t)(local * size) : 0;
+    *bytes = (size_t)(local * size);
     return spli_ok();
 }
 
@@ -328,14 +327,20 @@ map_only:
 
 /* ---- host <-> this rank's part ---- */
 
+static spl_status has_values(const spl_tensor *t) {
+    if (t->rt->backend->has_memory) return spli_ok();
+    return spli_error(SPL_EUNSUPPORTED,
+                      "backend '%s' keeps shapes and counts only: there are no values of a tensor to read; run with "
+                      "--backend cpu",
+                      t->rt->backend->name);
+}
+
 spl_status spl_tensor_read(spl_tensor *t, void *host, spl_dtype dtype) {
     spl_tensor *dense = NULL, *cast = NULL;
     spl_status status = spli_ok();
     int64_t n = spl_tensor_local_count(t);
     SPL_TRY(spli_tensor_usable(t, "the tensor"));
-    if (!t->rt->backend->has_memory)
-        return spli_error(SPL_EUNSUPPORTED, "backend '%s' has no memory to read values from; run with --backend cpu",
-                          t->rt->backend->name);
+    SPL_TRY(has_values(t));
     if (n == 0) return spli_ok();
     SPL_GO(spl_tensor_contiguous(t, &dense), done);
     SPL_GO(spl_tensor_cast(dense, dtype, &cast), done);
@@ -366,17 +371,21 @@ done:
     return status;
 }
 
-/* Copies the rows of a global host array that the index map names, densely, innermost dimension by runs. */
-static void take_part(const spl_index_map *m, size_t size, const char *global, char *dense) {
+typedef struct source { /* of a global array */
+    spl_fetch *fetch;
+    void *ctx;
+    size_t size; /* of an element */
+} source;
+
+/* Copies the rows of the array that the index map names, from element `at` on, densely, innermost dimension by runs. */
+static spl_status take_part(const source *from, const spl_index_map *m, int64_t at, char *dense) {
+    const size_t size = from->size;
     int64_t row_elements = 1;
     for (int d = 1; d < m->ndim; d++) row_elements *= m->global[d];
-    if (m->ndim == 0) {
-        memcpy(dense, global, size);
-        return;
-    }
+    if (m->ndim == 0) return from->fetch(from->ctx, (size_t)at * size, size, dense);
     int64_t local_row = 1;
     for (int d = 1; d < m->ndim; d++) local_row *= m->local[d];
-    if (local_row == 0) return;
+    if (local_row == 0) return spli_ok();
     spl_index_map inner = *m;
     inner.ndim = m->ndim - 1;
     for (int d = 0; d < inner.ndim; d++) {
@@ -388,19 +397,30 @@ static void take_part(const spl_index_map *m, size_t size, const char *global, c
     for (int s = 0; s < m->nsegments[0]; s++) {
         spl_segment seg = m->segments[0][s];
         if (local_row == row_elements && seg.stride == 1) { /* whole rows follow each other */
-            memcpy(dense, global + (size_t)(seg.start * row_elements) * size,
-                   (size_t)(seg.length * row_elements) * size);
+            SPL_TRY(from->fetch(from->ctx, (size_t)(at + seg.start * row_elements) * size,
+                                (size_t)(seg.length * row_elements) * size, dense));
             dense += (size_t)(seg.length * row_elements) * size;
             continue;
         }
         for (int64_t i = 0; i < seg.length; i++) {
-            take_part(&inner, size, global + (size_t)((seg.start + i * seg.stride) * row_elements) * size, dense);
+            SPL_TRY(take_part(from, &inner, at + (seg.start + i * seg.stride) * row_elements, dense));
             dense += (size_t)local_row * size;
         }
     }
+    return spli_ok();
+}
+
+static spl_status fetch_memory(void *ctx, size_t at, size_t n, void *into) {
+    memcpy(into, (const char *)ctx + at, n);
+    return spli_ok();
 }
 
 spl_status spl_tensor_load(spl_tensor *t, const void *global, spl_dtype dtype) {
+    return spl_tensor_load_from(t, fetch_memory, (void *)global, dtype);
+}
+
+spl_status spl_tensor_load_from(spl_tensor *t, spl_fetch *fetch, void *ctx, spl_dtype dtype) {
+    const source from = {fetch, ctx, spl_dtype_size(dtype)};
     spl_index_map map;
     int64_t n = spl_tensor_local_count(t);
     SPL_TRY(spli_tensor_usable(t, "the tensor"));
@@ -411,7 +431,7 @@ spl_status spl_tensor_load(spl_tensor *t, const void *global, spl_dtype dtype) {
     spl_status status = spli_ok();
     if (!dense) SPL_GO(spli_error(SPL_ENOMEM, "out of memory: %lld bytes wanted to load a tensor",
                                   (long long)(n * (int64_t)spl_dtype_size(dtype))), done);
-    take_part(&map, spl_dtype_size(dtype), global, dense);
+    SPL_GO(take_part(&from, &map, 0, dense), done);
     SPL_GO(spl_tensor_write(t, dense, dtype), done);
 done:
     free(dense);
@@ -425,6 +445,7 @@ spl_status spl_tensor_stats(spl_tensor *t, spl_stats *out) {
     int64_t n = spl_tensor_local_count(t);
     memset(out, 0, sizeof *out);
     SPL_TRY(spli_tensor_usable(t, "the tensor"));
+    SPL_TRY(has_values(t));
     if (n == 0) return spli_ok();
     SPL_TRY(spl_tensor_contiguous(t, &dense));
     SPL_GO(t->rt->backend->stats(t->rt->backend_ctx, t->rt->compute, spli_tensor_data(dense), t->dtype, n, out), done);

@@ -195,6 +195,17 @@ static spl_status like(spl_tensor *t, spl_dtype dtype, spl_tensor **out) {
     return spl_tensor_create_local(t->rt, t->ndim, t->local, dtype, out);
 }
 
+static spl_status copy_into(const spl_tensor *t, spl_tensor *dense) {
+    spl_box_args box = {.dtype = t->dtype, .ndim = t->ndim, .dst = spli_tensor_data(dense), .src = spli_tensor_data(t)};
+    if (spl_tensor_local_count(t) == 0) return spli_ok();
+    for (int d = 0; d < t->ndim; d++) {
+        box.shape[d] = t->local[d];
+        box.src_strides[d] = t->strides[d];
+        box.dst_strides[d] = dense->strides[d];
+    }
+    return t->rt->backend->box(t->rt->backend_ctx, t->rt->compute, &box);
+}
+
 spl_status spl_tensor_contiguous(spl_tensor *t, spl_tensor **out) {
     SPL_TRY(spli_tensor_usable(t, "the tensor"));
     if (spli_tensor_dense(t)) {
@@ -202,18 +213,18 @@ spl_status spl_tensor_contiguous(spl_tensor *t, spl_tensor **out) {
         *out = t;
         return spli_ok();
     }
-    spl_tensor *dense;
-    SPL_TRY(like(t, t->dtype, &dense));
-    spl_box_args box = {.dtype = t->dtype, .ndim = t->ndim, .dst = spli_tensor_data(dense), .src = spli_tensor_data(t)};
-    for (int d = 0; d < t->ndim; d++) {
-        box.shape[d] = t->local[d];
-        box.src_strides[d] = t->strides[d];
-        box.dst_strides[d] = dense->strides[d];
-    }
-    spl_status status =
-        spl_tensor_local_count(t) ? t->rt->backend->box(t->rt->backend_ctx, t->rt->compute, &box) : spli_ok();
-    if (status.code != SPL_OK) spl_tensor_release(dense);
-    else *out = dense;
+    return spl_tensor_copy(t, out);
+}
+
+int spl_tensor_shares(const spl_tensor *a, const spl_tensor *b) { return a->storage && a->storage == b->storage; }
+
+spl_status spl_tensor_copy(spl_tensor *t, spl_tensor **out) {
+    spl_tensor *copy;
+    SPL_TRY(spli_tensor_usable(t, "the tensor"));
+    SPL_TRY(like(t, t->dtype, &copy));
+    spl_status status = copy_into(t, copy);
+    if (status.code != SPL_OK) spl_tensor_release(copy);
+    else *out = copy;
     return status;
 }
 

@@ -6,11 +6,18 @@
 static const char *const fields[] = {"config", "mesh",    "schedule", "params",      "param",   "input", "forward",
                                      "flops",  "explain", "check",    "dropout_key", "release", NULL};
 
+static spl_block **to_block(lua_State *L, int index) { return (spl_block **)lspl_to_object(L, index, LSPL_BLOCK); }
+
+static void let_go(void *b) { spl_block_release(b); }
+
 static spl_block *check_block(lua_State *L, int index, const char *function) {
-    spl_block **p = luaL_testudata(L, index, LSPL_BLOCK);
+    spl_block **p = to_block(L, index);
     if (!p) lspl_bad_argument(L, function, "self", "a block", index);
     if (!*p) lspl_raisef(L, SPL_ERELEASED, "%s: this block was released", function);
-    return *p;
+    spl_block *b = *p;
+    spl_block_retain(b);
+    lspl_hold(L, b, let_go);
+    return b;
 }
 
 static spl_block *check_scheduled(lua_State *L, int index, const char *function) {
@@ -22,7 +29,7 @@ static spl_block *check_scheduled(lua_State *L, int index, const char *function)
 }
 
 static int block_release(lua_State *L) {
-    spl_block **p = luaL_testudata(L, 1, LSPL_BLOCK);
+    spl_block **p = to_block(L, 1);
     if (!p) lspl_bad_argument(L, "block:release", "self", "a block", 1);
     spl_block *b = *p;
     *p = NULL;
@@ -49,7 +56,7 @@ static int block_new(lua_State *L) {
     memset(&c, 0, sizeof c);
     static const char *const needed[] = {"hidden", "heads"};
     for (int i = 0; i < 2; i++) {
-        lua_getfield(L, at, needed[i]);
+        lspl_raw_field(L, at, needed[i]);
         lspl_integer(L, -1, function, needed[i]);
         lua_pop(L, 1);
     }
@@ -84,11 +91,9 @@ static int block_new(lua_State *L) {
                     (long long)instance);
     }
     c.instance = (int)instance;
-    lua_getfield(L, at, "dtype");
+    lspl_raw_field(L, at, "dtype");
     c.dtype = lua_isnil(L, -1) ? SPL_F32 : lspl_dtype(L, -1, function, "dtype");
-    spl_block **p = lua_newuserdatauv(L, sizeof *p, 0);
-    *p = NULL;
-    luaL_setmetatable(L, LSPL_BLOCK);
+    spl_block **p = (spl_block **)lspl_new_object(L, LSPL_BLOCK);
     lspl_check(L, spl_block_create(lspl_runtime(L), &c, p));
     return 1;
 }
@@ -143,6 +148,7 @@ static void push_config(lua_State *L, const spl_block_config *c) {
 
 /* block:schedule(mesh) [collective] -> block */
 static int block_schedule(lua_State *L) {
+    lspl_enter(L, 2);
     spl_block *b = check_block(L, 1, "block:schedule");
     spl_mesh *m = lspl_check_mesh(L, 2, "block:schedule", "mesh");
     lspl_collective(L, "schedule");
@@ -162,6 +168,7 @@ static void push_param(lua_State *L, const spl_block *b, int i) {
 
 /* block:params() -> { {name=, tensor=}, ... } [local] */
 static int block_params(lua_State *L) {
+    lspl_enter(L, 1);
     const spl_block *b = check_scheduled(L, 1, "block:params");
     int n = spl_block_param_count(b);
     lua_createtable(L, n, 0);
@@ -178,6 +185,7 @@ static int block_params(lua_State *L) {
 
 /* block:param(name) -> tensor [local] */
 static int block_param(lua_State *L) {
+    lspl_enter(L, 2);
     enum { MOST = 32 };
     const spl_block *b = check_scheduled(L, 1, "block:param");
     if (lua_type(L, 2) != LUA_TSTRING) lspl_bad_argument(L, "block:param", "name", "the name of a weight", 2);
@@ -201,7 +209,7 @@ static int block_param(lua_State *L) {
 
 static void read_size(lua_State *L, int index, const char *function, int64_t *batch, int64_t *seq) {
     if (!lua_istable(L, index)) lspl_bad_argument(L, function, "options", "a table {batch =, seq =}", index);
-    if (lua_getfield(L, index, "seq") == LUA_TNIL) {
+    if (lspl_raw_field(L, index, "seq") == LUA_TNIL) {
         lspl_raisef(L, SPL_EARG, "%s: seq is missing: how many tokens, as in {batch = 1, seq = 2048}", function);
     }
     lua_pop(L, 1);
@@ -215,6 +223,7 @@ static void read_size(lua_State *L, int index, const char *function, int64_t *ba
 
 /* block:input{batch=, seq=} -> tensor in the layout that forward takes [local]; contents undefined */
 static int block_input(lua_State *L) {
+    lspl_enter(L, 2);
     spl_block *b = check_scheduled(L, 1, "block:input");
     int64_t batch, seq;
     read_size(L, 2, "block:input", &batch, &seq);
@@ -231,8 +240,8 @@ static int saved_release(lua_State *L) {
     if (!lua_istable(L, 1)) lspl_bad_argument(L, "saved:release", "self", "what block:forward saved", 1);
     lua_Unsigned n = lua_rawlen(L, 1);
     for (lua_Unsigned i = 1; i <= n; i++) {
-        if (lua_rawgeti(L, 1, (lua_Integer)i) == LUA_TTABLE && lua_getfield(L, -1, "tensor") == LUA_TUSERDATA) {
-            spl_tensor **p = luaL_testudata(L, -1, LSPL_TENSOR), *t = p ? *p : NULL;
+        if (lua_rawgeti(L, 1, (lua_Integer)i) == LUA_TTABLE && lspl_raw_field(L, -1, "tensor") == LUA_TUSERDATA) {
+            spl_tensor **p = (spl_tensor **)lspl_to_object(L, -1, LSPL_TENSOR), *t = p ? *p : NULL;
             if (p) *p = NULL;
             spl_tensor_release(t);
         }
@@ -244,6 +253,7 @@ static int saved_release(lua_State *L) {
 /* block:forward(x [, {save=, step=}]) [collective] -> y [, saved] */
 static int block_forward(lua_State *L) {
     static const char *const options[] = {"save", "step", NULL};
+    lspl_enter(L, 3);
     spl_block *b = check_scheduled(L, 1, "block:forward");
     spl_tensor *x = lspl_check_tensor(L, 2, "block:forward", "x");
     int save = 0;
@@ -254,7 +264,6 @@ static int block_forward(lua_State *L) {
         step = lspl_field_integer(L, 3, "block:forward", "step", 0);
     }
     if (step < 0) lspl_raisef(L, SPL_EARG, "block:forward: step is %lld; it must be zero or more", (long long)step);
-    lua_settop(L, 3);
     lspl_collective(L, "forward");
     spl_tensor **y = lspl_new_tensor(L);
     if (!save) {
@@ -290,14 +299,15 @@ static int block_forward(lua_State *L) {
     lua_pushinteger(L, (lua_Integer)saved->offset);
     lua_setfield(L, -2, "offset");
     luaL_setmetatable(L, "spl.saved");
-    lua_replace(L, 5); /* where the C side of `saved` lies; y is 4 */
-    lua_settop(L, 5);
+    lua_replace(L, first - 1); /* where the C side of `saved` lies; y is below it */
+    lua_settop(L, first - 1);
     lspl_account(L);
     return 2;
 }
 
 /* block:flops{batch=, seq=} -> total, gemm, attention: of all ranks together [local] */
 static int block_flops(lua_State *L) {
+    lspl_enter(L, 2);
     const spl_block *b = check_block(L, 1, "block:flops");
     int64_t batch, seq;
     double gemm, attention;
@@ -311,6 +321,7 @@ static int block_flops(lua_State *L) {
 
 /* block:dropout_key("attention" | "hidden0" | "hidden1" [, step]) -> the two words of its Philox key [local] */
 static int block_dropout_key(lua_State *L) {
+    lspl_enter(L, 3);
     static const char *const which[] = {"attention", "hidden0", "hidden1", NULL};
     const spl_block *b = check_block(L, 1, "block:dropout_key");
     int i = 0;
@@ -340,6 +351,7 @@ static void take_line(void *ctx, const spl_explain_line *line) {
 
 /* block:explain{batch=, seq= [, rank=]} -> lines, printable as a table [local] */
 static int block_explain(lua_State *L) {
+    lspl_enter(L, 2);
     const spl_block *b = check_scheduled(L, 1, "block:explain");
     int64_t batch, seq;
     read_size(L, 2, "block:explain", &batch, &seq);
@@ -418,7 +430,7 @@ static int saved_index(lua_State *L) {
     int n = 3, count = lua_istable(L, 1) ? (int)lua_rawlen(L, 1) : 0;
     if (lua_isinteger(L, 2)) return lua_pushnil(L), 1; /* the end of the list */
     for (int i = 1; i <= count && i <= SPL_MAX_SAVED; i++) {
-        if (lua_rawgeti(L, 1, i) == LUA_TTABLE && lua_getfield(L, -1, "name") == LUA_TSTRING) {
+        if (lua_rawgeti(L, 1, i) == LUA_TTABLE && lspl_raw_field(L, -1, "name") == LUA_TSTRING) {
             known[n++] = lua_tostring(L, -1); /* the entry keeps the string */
         }
         lua_settop(L, 2);
@@ -428,7 +440,8 @@ static int saved_index(lua_State *L) {
 
 /* block:check(x [, options]) [collective]: see spl/check.lua */
 static int block_check(lua_State *L) {
-    check_scheduled(L, 1, "block:check");
+    spl_block **p = to_block(L, 1);
+    if (!p) lspl_bad_argument(L, "block:check", "self", "a block", 1);
     return delegate(L, "spl.check", "block", LUA_MULTRET);
 }
 
@@ -437,6 +450,7 @@ static int block_check(lua_State *L) {
 static int block_index(lua_State *L) {
     lua_pushvalue(L, 2);
     if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+    lspl_enter(L, 2);
     const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
     spl_block *b = check_block(L, 1, "block");
     if (!strcmp(key, "config")) {
@@ -453,16 +467,17 @@ static int block_index(lua_State *L) {
 }
 
 static int block_tostring(lua_State *L) {
-    spl_block **p = luaL_testudata(L, 1, LSPL_BLOCK);
+    spl_block **p = to_block(L, 1);
     if (!p || !*p) {
         lua_pushliteral(L, "block (released)");
         return 1;
     }
     const spl_block *b = *p;
+    const spl_block_config config = *spl_block_config_of(b); /* Lua may let go of the block from here on */
     char mesh[SPL_MAX_AXES * (SPL_NAME_BYTES + 48)] = "not scheduled";
     if (spl_block_mesh(b)) spl_mesh_format(spl_mesh_spec_of(spl_block_mesh(b)), mesh, sizeof mesh);
     lua_settop(L, 0);
-    push_config(L, spl_block_config_of(b));
+    push_config(L, &config);
     delegate(L, "spl.report", "block", 1);
     lua_pushfstring(L, "block %s (%s)", lua_tostring(L, -1), mesh);
     return 1;

@@ -17,6 +17,7 @@ typedef struct call {
 } call;
 
 static void check(lua_State *L, const char *function, call *c) {
+    lspl_enter(L, NEXT + 1);
     c->function = function;
     c->mesh = lspl_check_mesh(L, SELF, function, "self");
     c->axis = lspl_axis(L, AXIS, function, c->mesh);

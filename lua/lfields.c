@@ -148,28 +148,29 @@ int lspl_shape(lua_State *L, int index, const char *function, const char *argume
 
 /* ---- fields of an option table */
 
-static int push_field(lua_State *L, int index, const char *key) {
-    lua_pushstring(L, key); /* options come as plain tables: no metamethods asked */
+int lspl_raw_field(lua_State *L, int index, const char *key) {
+    index = lua_absindex(L, index);
+    lua_pushstring(L, key);
     return lua_rawget(L, index);
 }
 
 int64_t lspl_field_integer(lua_State *L, int index, const char *function, const char *key, int64_t fallback) {
     index = lua_absindex(L, index);
-    int64_t v = push_field(L, index, key) == LUA_TNIL ? fallback : lspl_integer(L, -1, function, key);
+    int64_t v = lspl_raw_field(L, index, key) == LUA_TNIL ? fallback : lspl_integer(L, -1, function, key);
     lua_pop(L, 1);
     return v;
 }
 
 double lspl_field_number(lua_State *L, int index, const char *function, const char *key, double fallback) {
     index = lua_absindex(L, index);
-    double v = push_field(L, index, key) == LUA_TNIL ? fallback : lspl_number(L, -1, function, key);
+    double v = lspl_raw_field(L, index, key) == LUA_TNIL ? fallback : lspl_number(L, -1, function, key);
     lua_pop(L, 1);
     return v;
 }
 
 int lspl_field_boolean(lua_State *L, int index, const char *function, const char *key, int fallback) {
     index = lua_absindex(L, index);
-    int type = push_field(L, index, key), v = fallback;
+    int type = lspl_raw_field(L, index, key), v = fallback;
     if (type == LUA_TBOOLEAN)
         v = lua_toboolean(L, -1);
     else if (type != LUA_TNIL)
@@ -180,7 +181,7 @@ int lspl_field_boolean(lua_State *L, int index, const char *function, const char
 
 const char *lspl_field_string(lua_State *L, int index, const char *function, const char *key, const char *fallback) {
     index = lua_absindex(L, index);
-    int type = push_field(L, index, key);
+    int type = lspl_raw_field(L, index, key);
     const char *v = fallback;
     if (type == LUA_TSTRING)
         v = lua_tostring(L, -1); /* kept alive by the table */

@@ -5,8 +5,8 @@
 #include <string.h>
 #include "lspl.h"
 
-/* The layout first: lspl_check_layout hands out its address. */
 typedef struct layout_object {
+    char type[LSPL_TYPE_BYTES];
     spl_layout layout;
     int placed; /* coords are this rank's */
     int coords[SPL_MAX_AXES];
@@ -15,11 +15,14 @@ typedef struct layout_object {
 static const char *const fields[] = {"shape", "ndim", "segments", "local_shape", "describe", NULL};
 
 static layout_object *new_object(lua_State *L) {
-    layout_object *o = lua_newuserdatauv(L, sizeof *o, 0);
-    memset(o, 0, sizeof *o);
-    luaL_setmetatable(L, LSPL_LAYOUT);
-    return o;
+    return lspl_new_payload(L, LSPL_LAYOUT, sizeof(layout_object), 0);
 }
+
+static layout_object *to_layout(lua_State *L, int index) {
+    return lspl_payload(L, index, LSPL_LAYOUT, sizeof(layout_object));
+}
+
+int lspl_is_layout(lua_State *L, int index) { return to_layout(L, index) != NULL; }
 
 spl_layout *lspl_new_layout(lua_State *L) { return &new_object(L)->layout; }
 
@@ -32,7 +35,7 @@ void lspl_push_layout(lua_State *L, const spl_layout *layout, const spl_mesh *m)
 }
 
 static layout_object *check_object(lua_State *L, int index, const char *function, const char *argument) {
-    layout_object *o = luaL_testudata(L, index, LSPL_LAYOUT);
+    layout_object *o = to_layout(L, index);
     if (!o) lspl_bad_argument(L, function, argument, "a layout", index);
     return o;
 }
@@ -45,7 +48,7 @@ spl_layout *lspl_check_layout(lua_State *L, int index, const char *function, con
 static void spec_from_table(lua_State *L, int index, const char *function, spl_mesh_spec *spec) {
     index = lua_absindex(L, index);
     memset(spec, 0, sizeof *spec);
-    lua_getfield(L, index, "axes");
+    lspl_raw_field(L, index, "axes");
     if (!lua_istable(L, -1)) lspl_bad_argument(L, function, "mesh", "a mesh or the table of spl.mesh.parse", index);
     lua_Unsigned n = lua_rawlen(L, -1);
     if (n > SPL_MAX_AXES) {
@@ -55,14 +58,20 @@ static void spec_from_table(lua_State *L, int index, const char *function, spl_m
         lua_rawgeti(L, -1, (lua_Integer)i + 1);
         if (!lua_istable(L, -1)) lspl_bad_argument(L, function, "mesh", "axes that are tables {name=, size=}", -1);
         const char *name = lspl_field_string(L, -1, function, "name", NULL);
+        int named = name && *name && strlen(name) < SPL_NAME_BYTES;
+        if (named) strcpy(spec->axes[i].name, name); /* before anything else runs: the table may change */
         int64_t size = lspl_field_integer(L, -1, function, "size", 0);
-        if (!name || !*name || strlen(name) >= SPL_NAME_BYTES || size < 1 || size > INT32_MAX) {
+        if (!named || size < 1 || size > INT32_MAX) {
             lspl_raisef(L, SPL_EARG,
                         "%s: axis %d of the mesh needs a name of at most %d letters and a size of 1 or more", function,
                         (int)i + 1, (int)SPL_NAME_BYTES - 1);
         }
-        strcpy(spec->axes[i].name, name);
         spec->axes[i].size = (int)size;
+        for (lua_Unsigned j = 0; j < i; j++) {
+            if (strcmp(spec->axes[j].name, spec->axes[i].name)) continue;
+            lspl_raisef(L, SPL_EARG, "%s: axes %d and %d of the mesh are both called '%s'; each needs a name of its own",
+                        function, (int)j + 1, (int)i + 1, spec->axes[i].name);
+        }
         lua_pop(L, 1);
     }
     spec->naxes = (int)n;
@@ -75,7 +84,7 @@ void lspl_layout_argument(lua_State *L, int index, const char *function, const s
         lspl_check(L, spl_layout_parse(lua_tostring(L, index), mesh, ndim, shape, out));
         return;
     }
-    if (!lspl_is(L, index, LSPL_LAYOUT)) {
+    if (!lspl_is_layout(L, index)) {
         lspl_bad_argument(L, function, "layout", "a layout or a text such as \"tp=shard(2)\"", index);
     }
     *out = *lspl_check_layout(L, index, function, "layout");
@@ -96,6 +105,7 @@ void lspl_layout_argument(lua_State *L, int index, const char *function, const s
 
 /* spl.layout(text, mesh, shape) [local] */
 static int layout_new(lua_State *L) {
+    lspl_enter(L, 3);
     if (lua_type(L, 1) != LUA_TSTRING) lspl_bad_argument(L, "layout", "text", "a text such as \"tp=shard(2)\"", 1);
     const spl_mesh *m = NULL;
     spl_mesh_spec spec;
@@ -195,7 +205,7 @@ static int layout_tostring(lua_State *L) {
 }
 
 static int layout_eq(lua_State *L) {
-    layout_object *a = luaL_testudata(L, 1, LSPL_LAYOUT), *b = luaL_testudata(L, 2, LSPL_LAYOUT);
+    layout_object *a = to_layout(L, 1), *b = to_layout(L, 2);
     lua_pushboolean(L, a && b && spl_layout_equal(&a->layout, &b->layout));
     return 1;
 }

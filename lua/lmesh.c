@@ -38,10 +38,7 @@ static void push_axes(lua_State *L, const spl_mesh_spec *spec, const spl_mesh *m
 }
 
 static spl_mesh **new_mesh(lua_State *L) {
-    spl_mesh **p = lua_newuserdatauv(L, sizeof *p, 0);
-    *p = NULL;
-    luaL_setmetatable(L, LSPL_MESH);
-    return p;
+    return (spl_mesh **)lspl_new_object(L, LSPL_MESH);
 }
 
 void lspl_push_mesh(lua_State *L, spl_mesh *m) {
@@ -50,11 +47,18 @@ void lspl_push_mesh(lua_State *L, spl_mesh *m) {
     *p = m;
 }
 
+static spl_mesh **to_mesh(lua_State *L, int index) { return (spl_mesh **)lspl_to_object(L, index, LSPL_MESH); }
+
+static void let_go(void *m) { spl_mesh_release(m); }
+
 spl_mesh *lspl_check_mesh(lua_State *L, int index, const char *function, const char *argument) {
-    spl_mesh **p = luaL_testudata(L, index, LSPL_MESH);
+    spl_mesh **p = to_mesh(L, index);
     if (!p) lspl_bad_argument(L, function, argument, "a mesh", index);
     if (!*p) lspl_raisef(L, SPL_ERELEASED, "%s: argument '%s': this mesh was released", function, argument);
-    return *p;
+    spl_mesh *m = *p;
+    spl_mesh_retain(m);
+    lspl_hold(L, m, let_go);
+    return m;
 }
 
 /* spl.mesh(text) [collective]: called as spl.mesh's __call, so the text is argument 2. */
@@ -102,13 +106,14 @@ int lspl_axis(lua_State *L, int index, const char *function, spl_mesh *m) {
 }
 
 static int mesh_coord(lua_State *L) {
+    lspl_enter(L, 2);
     spl_mesh *m = lspl_check_mesh(L, 1, "mesh:coord", "self");
     lua_pushinteger(L, spl_mesh_coord(m, lspl_axis(L, 2, "mesh:coord", m)));
     return 1;
 }
 
 static int mesh_release(lua_State *L) {
-    spl_mesh **p = luaL_testudata(L, 1, LSPL_MESH);
+    spl_mesh **p = to_mesh(L, 1);
     if (!p) lspl_bad_argument(L, "mesh:release", "self", "a mesh", 1);
     spl_mesh *m = *p;
     *p = NULL;
@@ -117,7 +122,7 @@ static int mesh_release(lua_State *L) {
 }
 
 static int mesh_tostring(lua_State *L) {
-    spl_mesh **p = luaL_testudata(L, 1, LSPL_MESH);
+    spl_mesh **p = to_mesh(L, 1);
     if (p && *p)
         push_spec_text(L, spl_mesh_spec_of(*p));
     else
@@ -126,7 +131,7 @@ static int mesh_tostring(lua_State *L) {
 }
 
 static int mesh_eq(lua_State *L) {
-    spl_mesh **a = luaL_testudata(L, 1, LSPL_MESH), **b = luaL_testudata(L, 2, LSPL_MESH);
+    spl_mesh **a = to_mesh(L, 1), **b = to_mesh(L, 2);
     lua_pushboolean(L, a && b && *a == *b);
     return 1;
 }
@@ -135,6 +140,7 @@ static int mesh_eq(lua_State *L) {
 static int mesh_index(lua_State *L) {
     lua_pushvalue(L, 2);
     if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+    lspl_enter(L, 2);
     const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
     spl_mesh *m = lspl_check_mesh(L, 1, "mesh", "self");
     const spl_mesh_spec *spec = spl_mesh_spec_of(m);

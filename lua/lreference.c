@@ -29,7 +29,7 @@ static int64_t times(lua_State *L, const char *function, const int64_t *shape, i
 static const double *array_field(lua_State *L, int at, const char *function, const char *key, int64_t count,
                                  int needed) {
     luaL_checkstack(L, 6, "arrays of the reference");
-    if (lua_getfield(L, at, key) == LUA_TNIL) {
+    if (lspl_raw_field(L, at, key) == LUA_TNIL) {
         if (needed) lspl_bad_argument(L, function, key, "a tensor", -1);
         lua_pop(L, 1);
         return NULL;
@@ -50,7 +50,7 @@ static const double *array_field(lua_State *L, int at, const char *function, con
 
 static spl_rng_key key_field(lua_State *L, int at, const char *function, const char *key) {
     spl_rng_key k = {{0, 0}};
-    if (lua_getfield(L, at, key) != LUA_TNIL) {
+    if (lspl_raw_field(L, at, key) != LUA_TNIL) {
         if (!lua_istable(L, -1)) lspl_bad_argument(L, function, key, "the two words of spl.rng_key, {w0, w1},", -1);
         for (int i = 0; i < 2; i++) {
             lua_rawgeti(L, -1, i + 1);
@@ -65,7 +65,7 @@ static spl_rng_key key_field(lua_State *L, int at, const char *function, const c
 /* Sampled rows, counted from 1 in Lua: a userdata on the stack; NULL and seq where absent. */
 static const int64_t *rows_field(lua_State *L, int at, const char *function, int64_t seq, int64_t *nrows) {
     *nrows = seq;
-    if (lua_getfield(L, at, "rows") == LUA_TNIL) {
+    if (lspl_raw_field(L, at, "rows") == LUA_TNIL) {
         lua_pop(L, 1);
         return NULL;
     }
@@ -128,8 +128,8 @@ static int reference_block(lua_State *L) {
     static const char *const norms[] = {"layer", "rms", NULL};
     static const char *const acts[] = {"none", "gelu_tanh", "gelu_erf", "silu", NULL};
     const int at = 1;
+    lspl_enter(L, 1);
     lspl_known_fields(L, at, f, options);
-    lua_settop(L, 1);
     spl_ref_block_args a;
     memset(&a, 0, sizeof a);
     a.batch = size_field(L, at, f, "batch");
@@ -219,7 +219,7 @@ static int reference_block(lua_State *L) {
 static const spl_ref_slice *slices_field(lua_State *L, int at, const char *f, int64_t seq_q, int64_t seq_k, int *n) {
     static const char *const kinds[] = {"full", "causal", "inverse", "both", NULL};
     static const char *const fields[] = {"q_begin", "q_end", "k_begin", "k_end", "kind", NULL};
-    if (lua_getfield(L, at, "slices") == LUA_TNIL) { /* everything sees everything */
+    if (lspl_raw_field(L, at, "slices") == LUA_TNIL) { /* everything sees everything */
         spl_ref_slice *one = lua_newuserdatauv(L, sizeof *one, 0);
         *one = (spl_ref_slice){0, seq_q, 0, seq_k, 0};
         *n = 1;
@@ -251,8 +251,8 @@ static int reference_attention(lua_State *L) {
     static const char *const options[] = {"batch", "heads", "kv_heads", "seq_q", "seq_k",  "head_dim", "q", "k",
                                           "v",     "scale", "p",        "key",   "slices", "rows",     NULL};
     const int at = 1;
+    lspl_enter(L, 1);
     lspl_known_fields(L, at, f, options);
-    lua_settop(L, 1);
     spl_ref_attention_args a;
     memset(&a, 0, sizeof a);
     a.batch = size_field(L, at, f, "batch");
@@ -328,11 +328,11 @@ static void measure_row(measure *m, const double *a, const double *b, int64_t n)
 static int compare(lua_State *L) {
     static const char f[] = "compare";
     static const char *const options[] = {"tolerance", "rms", "dim", "rows", NULL};
+    lspl_enter(L, 3);
     spl_tensor *a = lspl_check_tensor(L, 1, f, "actual"), *b = lspl_check_tensor(L, 2, f, "reference");
     if (spl_tensor_mesh(a) || spl_tensor_mesh(b)) {
         lspl_raisef(L, SPL_EARG, "compare: takes tensors of this rank alone; gather() or to_local() them first");
     }
-    lua_settop(L, 3);
     measure m = {0};
     int64_t nrows = 0;
     const int64_t *rows = NULL;
@@ -340,11 +340,11 @@ static int compare(lua_State *L) {
     if (!lua_isnil(L, 3)) {
         lspl_known_fields(L, 3, f, options);
         m.tolerance = lspl_field_number(L, 3, f, "tolerance", 0.0);
-        int by_vector = lua_getfield(L, 3, "rms") == LUA_TSTRING && strcmp(lua_tostring(L, -1), "vector") == 0;
+        int by_vector = lspl_raw_field(L, 3, "rms") == LUA_TSTRING && strcmp(lua_tostring(L, -1), "vector") == 0;
         lua_pop(L, 1);
         if (by_vector && ndim > 0) m.vector = spl_tensor_shape(b)[spl_tensor_ndim(b) - 1];
         else if (!by_vector) m.rms = lspl_field_number(L, 3, f, "rms", 0.0);
-        if (lua_getfield(L, 3, "dim") != LUA_TNIL) dim = lspl_dim(L, -1, f, "dim", ndim);
+        if (lspl_raw_field(L, 3, "dim") != LUA_TNIL) dim = lspl_dim(L, -1, f, "dim", ndim);
         lua_pop(L, 1);
         rows = rows_field(L, 3, f, ndim ? spl_tensor_shape(a)[dim] : 0, &nrows);
     }

@@ -7,29 +7,42 @@
  * them. Each run is checked once here, so that PCRE2 does not check the whole text again for each match. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <stdlib.h>
 #include <string.h>
 #include "lspl.h"
 
 #define LSPL_REGEX "spl.regex"
 
 typedef struct lspl_regex {
+    int refs;
     pcre2_code *code;
     pcre2_match_data *match;
 } lspl_regex;
 
+static void let_go(void *object) {
+    lspl_regex *re = object;
+    if (!re || --re->refs) return;
+    pcre2_match_data_free(re->match); /* NULL is legal */
+    pcre2_code_free(re->code);
+    free(re);
+}
+
 static lspl_regex *check_regex(lua_State *L, const char *function) {
-    lspl_regex *re = luaL_testudata(L, 1, LSPL_REGEX);
-    if (!re) lspl_bad_argument(L, function, "self", "a regex (call it with a colon)", 1);
-    if (!re->code) lspl_raisef(L, SPL_ERELEASED, "%s: the regex was released", function);
+    void **p = lspl_to_object(L, 1, LSPL_REGEX);
+    if (!p) lspl_bad_argument(L, function, "self", "a regex (call it with a colon)", 1);
+    if (!*p) lspl_raisef(L, SPL_ERELEASED, "%s: the regex was released", function);
+    lspl_regex *re = *p;
+    re->refs++;
+    lspl_hold(L, re, let_go);
     return re;
 }
 
 static int regex_release(lua_State *L) {
-    lspl_regex *re = luaL_checkudata(L, 1, LSPL_REGEX);
-    pcre2_match_data_free(re->match); /* NULL is legal */
-    pcre2_code_free(re->code);
-    re->match = NULL;
-    re->code = NULL;
+    void **p = lspl_to_object(L, 1, LSPL_REGEX);
+    if (!p) lspl_bad_argument(L, "regex:release", "self", "a regex", 1);
+    lspl_regex *re = *p;
+    *p = NULL;
+    let_go(re);
     return 0;
 }
 
@@ -48,9 +61,11 @@ static int regex_compile(lua_State *L) {
         else lspl_bad_argument(L, "regex.compile", "flags", "a string of 'i' and 'm'", 2);
     }
 
-    lspl_regex *re = lua_newuserdatauv(L, sizeof *re, 0);
-    *re = (lspl_regex){0};
-    luaL_setmetatable(L, LSPL_REGEX);
+    void **p = lspl_new_object(L, LSPL_REGEX);
+    lspl_regex *re = calloc(1, sizeof *re);
+    if (!re) lspl_raisef(L, SPL_ENOMEM, "regex.compile: no memory for a pattern");
+    re->refs = 1;
+    *p = re;
     int error;
     PCRE2_SIZE at;
     re->code = pcre2_compile((PCRE2_SPTR)pattern, n, options, &error, &at, NULL);
@@ -105,6 +120,7 @@ static lua_Integer spans_of_run(lua_State *L, lspl_regex *re, const char *run, s
 }
 
 static int regex_spans(lua_State *L) {
+    lspl_enter(L, 2);
     lspl_regex *re = check_regex(L, "regex:spans");
     if (lua_type(L, 2) != LUA_TSTRING) lspl_bad_argument(L, "regex:spans", "text", "a string", 2);
     size_t n;

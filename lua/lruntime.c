@@ -71,22 +71,23 @@ static int l_barrier(lua_State *L) {
     return 0;
 }
 
-/* spl.max(x, ...): each value agreed over the world; integers stay integers. */
+/* spl.max(x, ...): each value agreed over the world; integers stay integers, exactly, where all ranks give some. */
 static int agree(lua_State *L, const char *what, char op) {
     enum { MOST = 16 };
-    int n = lua_gettop(L), whole[MOST];
-    double values[MOST];
+    int n = lua_gettop(L);
+    spl_number values[MOST];
     if (n < 1 || n > MOST) return lspl_raisef(L, SPL_EARG, "%s: takes 1 to %d numbers, got %d", what, (int)MOST, n);
     for (int i = 0; i < n; i++) {
         if (lua_type(L, i + 1) != LUA_TNUMBER) return lspl_bad_argument(L, what, "x", "a number", i + 1);
-        whole[i] = lua_isinteger(L, i + 1);
-        values[i] = lua_tonumber(L, i + 1);
+        values[i].whole = lua_isinteger(L, i + 1);
+        values[i].integer = values[i].whole ? lua_tointeger(L, i + 1) : 0;
+        values[i].value = lua_tonumber(L, i + 1);
     }
     lspl_collective(L, what);
-    lspl_check(L, spl_agree_doubles(lspl_runtime(L), values, n, op));
+    lspl_check(L, spl_agree_numbers(lspl_runtime(L), values, n, op));
     for (int i = 0; i < n; i++) {
-        if (whole[i] && fabs(values[i]) < 9007199254740992.0) lua_pushinteger(L, (lua_Integer)values[i]);
-        else lua_pushnumber(L, values[i]);
+        if (values[i].whole) lua_pushinteger(L, (lua_Integer)values[i].integer);
+        else lua_pushnumber(L, values[i].value);
     }
     return n;
 }

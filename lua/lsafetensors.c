@@ -3,20 +3,24 @@
  *   file = spl.safetensors.open(path)      nil, message, code where the file cannot be opened; a broken one raises
  *   file = spl.safetensors.require(path)   raises in both cases
  *   file:names() file:info(name) file:load(name, tensor) file:table(name) file:release() */
-#include <stdlib.h>
 #include <string.h>
 #include "lspl.h"
 
 static spl_safetensors **to_handle(lua_State *L) {
-    return luaL_checkudata(L, 1, LSPL_SAFETENSORS);
+    return (spl_safetensors **)lspl_to_object(L, 1, LSPL_SAFETENSORS);
 }
+
+static void let_go(void *s) { spl_safetensors_close(s); }
 
 /* The open file at stack 1; its path is its user value. */
 static spl_safetensors *check_file(lua_State *L, const char *function) {
-    spl_safetensors **handle = luaL_testudata(L, 1, LSPL_SAFETENSORS);
+    spl_safetensors **handle = to_handle(L);
     if (!handle) lspl_bad_argument(L, function, "self", "a safetensors file (call it with a colon)", 1);
     if (!*handle) lspl_raisef(L, SPL_ERELEASED, "%s: the file was released", function);
-    return *handle;
+    spl_safetensors *s = *handle;
+    spl_safetensors_retain(s);
+    lspl_hold(L, s, let_go);
+    return s;
 }
 
 static const char *path_of(lua_State *L) {
@@ -28,19 +32,19 @@ static const char *path_of(lua_State *L) {
 
 static int file_release(lua_State *L) {
     spl_safetensors **handle = to_handle(L);
-    spl_safetensors_close(*handle);
+    if (!handle) lspl_bad_argument(L, "safetensors:release", "self", "a safetensors file", 1);
+    spl_safetensors *s = *handle;
     *handle = NULL;
+    spl_safetensors_close(s);
     return 0;
 }
 
 static int open_file(lua_State *L, const char *function, int must) {
     if (lua_type(L, 1) != LUA_TSTRING) lspl_bad_argument(L, function, "path", "a string", 1);
     const char *path = lua_tostring(L, 1);
-    spl_safetensors **handle = lua_newuserdatauv(L, sizeof *handle, 1);
-    *handle = NULL;
+    spl_safetensors **handle = (spl_safetensors **)lspl_new_object(L, LSPL_SAFETENSORS);
     lua_pushvalue(L, 1);
     lua_setiuservalue(L, -2, 1);
-    luaL_setmetatable(L, LSPL_SAFETENSORS);
     spl_status s = spl_safetensors_open(path, handle);
     if (s.code == SPL_EIO && !must) return lspl_push_nil_error(L, &s);
     lspl_check(L, s);
@@ -56,6 +60,7 @@ static int file_require(lua_State *L) {
 }
 
 static int file_names(lua_State *L) {
+    lspl_enter(L, 1);
     spl_safetensors *s = check_file(L, "safetensors:names");
     int n = spl_safetensors_count(s);
     lua_createtable(L, n, 0);
@@ -82,6 +87,7 @@ static const spl_safetensors_entry *check_entry(lua_State *L, spl_safetensors *s
 }
 
 static int file_info(lua_State *L) {
+    lspl_enter(L, 2);
     spl_safetensors *s = check_file(L, "safetensors:info");
     const spl_safetensors_entry *e = find_entry(L, s, "safetensors:info");
     if (!e) return 0;
@@ -112,8 +118,19 @@ static const char *push_shape(lua_State *L, int ndim, const int64_t *shape) {
     return lua_tostring(L, -1);
 }
 
-/* Takes this rank's part of a tensor straight out of the mapped file. */
+typedef struct reading {
+    spl_safetensors *file;
+    const spl_safetensors_entry *entry;
+} reading;
+
+static spl_status fetch(void *ctx, size_t at, size_t n, void *into) {
+    const reading *r = ctx;
+    return spl_safetensors_read(r->file, r->entry, at, n, into);
+}
+
+/* Takes this rank's part of a tensor straight out of the file. */
 static int file_load(lua_State *L) {
+    lspl_enter(L, 3);
     spl_safetensors *s = check_file(L, "safetensors:load");
     const spl_safetensors_entry *e = check_entry(L, s, "safetensors:load");
     spl_tensor *t = lspl_check_tensor(L, 3, "safetensors:load", "tensor");
@@ -123,18 +140,8 @@ static int file_load(lua_State *L) {
         lspl_raisef(L, SPL_EFORMAT, "%s: tensor '%s' has shape %s, but %s is needed", path_of(L), e->name, given,
                     needed);
     }
-    const void *data = e->data;
-    void *aligned = NULL;
-    if (e->bytes && (uintptr_t)data % spl_dtype_size(e->dtype) != 0) {
-        aligned = malloc(e->bytes);
-        if (!aligned) {
-            lspl_raisef(L, SPL_ENOMEM, "%s: no memory to align tensor '%s'", path_of(L), e->name);
-        }
-        data = memcpy(aligned, data, e->bytes);
-    }
-    spl_status status = spl_tensor_load(t, data, e->dtype);
-    free(aligned);
-    lspl_check(L, status);
+    reading r = {s, e};
+    lspl_check(L, spl_tensor_load_from(t, fetch, &r, e->dtype));
     lua_settop(L, 3);
     return 1;
 }
@@ -189,15 +196,19 @@ static const unsigned char *push_nested(lua_State *L, const spl_safetensors_entr
 }
 
 static int file_table(lua_State *L) {
+    lspl_enter(L, 2);
     spl_safetensors *s = check_file(L, "safetensors:table");
     const spl_safetensors_entry *e = check_entry(L, s, "safetensors:table");
     luaL_checkstack(L, SPL_MAX_DIMS + 4, "nested tables");
-    push_nested(L, e, 0, e->data);
+    unsigned char *bytes = lua_newuserdatauv(L, e->bytes ? e->bytes : 1, 0);
+    lspl_check(L, spl_safetensors_read(s, e, 0, e->bytes, bytes));
+    push_nested(L, e, 0, bytes);
     return 1;
 }
 
 static int file_tostring(lua_State *L) {
-    spl_safetensors *s = *to_handle(L);
+    spl_safetensors **handle = to_handle(L), *s = handle ? *handle : NULL;
+    if (!handle) lspl_bad_argument(L, "tostring", "self", "a safetensors file", 1);
     if (s) lua_pushfstring(L, "safetensors %s: %d tensors", path_of(L), spl_safetensors_count(s));
     else lua_pushfstring(L, "safetensors %s: released", path_of(L));
     return 1;

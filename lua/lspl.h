@@ -29,6 +29,25 @@ int lspl_bad_argument(lua_State *L, const char *function, const char *argument, 
 /* Call before anything collective: records script:line for agreement and stalls, and refuses inside a finalizer. */
 void lspl_collective(lua_State *L, const char *what);
 
+/* lhold.c: what a binding uses stays alive until it returns. A binding that takes objects begins with lspl_enter: it
+ * fixes the stack at its `nargs` arguments (absent ones are nil) and puts one value above them. What the lspl_check
+ * functions below hand out is then retained until the binding returns or raises, whatever finalizers do meanwhile. */
+void lspl_enter(lua_State *L, int nargs);
+/* Takes over one reference until the binding ends. */
+void lspl_hold(lua_State *L, void *object, void (*release)(void *object));
+/* Userdata of a type of ours: `size` bytes, zeroed, beginning with the type's name; the type's metatable alone proves
+ * nothing, since debug.setmetatable gives it to anything. lspl_payload is NULL for what is of no such type. */
+enum { LSPL_TYPE_BYTES = 24 };
+void *lspl_new_payload(lua_State *L, const char *type, size_t size, int user_values);
+void *lspl_payload(lua_State *L, int index, const char *type, size_t size);
+typedef struct lspl_object { /* one that holds a handle of core; NULL once released */
+    char type[LSPL_TYPE_BYTES];
+    void *object;
+} lspl_object;
+void **lspl_new_object(lua_State *L, const char *type);
+void **lspl_to_object(lua_State *L, int index, const char *type);
+void lspl_open_hold(lua_State *L);
+
 /* Typed access; `function` and `argument` are for the message. A released object is SPL_ERELEASED. */
 spl_tensor *lspl_check_tensor(lua_State *L, int index, const char *function, const char *argument);
 spl_tensor *lspl_opt_tensor(lua_State *L, int index, const char *function, const char *argument); /* nil -> NULL */
@@ -36,7 +55,8 @@ spl_tensor **lspl_new_tensor(lua_State *L); /* pushes a userdata holding NULL; s
 spl_mesh *lspl_check_mesh(lua_State *L, int index, const char *function, const char *argument);
 spl_layout *lspl_check_layout(lua_State *L, int index, const char *function, const char *argument);
 spl_layout *lspl_new_layout(lua_State *L); /* pushes a plain-data userdata */
-int lspl_is(lua_State *L, int index, const char *type);
+int lspl_is_tensor(lua_State *L, int index);
+int lspl_is_layout(lua_State *L, int index);
 void lspl_push_mesh(lua_State *L, spl_mesh *m);                                   /* retains m */
 /* `m` (or NULL) says where this rank stands. */
 void lspl_push_layout(lua_State *L, const spl_layout *layout, const spl_mesh *m);
@@ -67,13 +87,15 @@ const char *lspl_nearest(const char *name, const char *const *known); /* NULL wh
 void lspl_join(char *out, size_t n, const char *const *names);
 void lspl_record(lua_State *L);   /* the table on top, one of results, will print a line a field (report.lua) */
 int lspl_as_record(lua_State *L); /* core.record(t) -> t: the same, for modules */
+/* t[key] without metamethods: option tables are plain. Pushes the value and returns its type. */
+int lspl_raw_field(lua_State *L, int index, const char *key);
 void lspl_push_int64s(lua_State *L, const int64_t *values, int n);    /* as a list */
 /* Unknown field of an object: error naming it and the nearest known one. Never returns. */
 int lspl_unknown_field(lua_State *L, const char *object, int key_index, const char *const *known);
 
 /* ltensor.c: memory that Lua's collector cannot see. Core's tensors may fill the machine while their userdata look
- * tiny, so a full collection runs whenever tensor memory has doubled since the last one; call after anything that
- * makes tensors. */
+ * tiny, so a full collection runs whenever tensor memory, or the number of tensors, has doubled since the last one;
+ * lspl_new_tensor does it, call it also after what makes large ones. */
 void lspl_account(lua_State *L);
 /* [local] calls only (a collective may not be tried again by one rank alone): on SPL_ENOMEM one collection, one
  * retry. */
@@ -93,6 +115,7 @@ void lspl_tensor_value_methods(lua_State *L); /* adds the methods that carry val
 void lspl_open_values(lua_State *L);          /* spl.from_table */
 /* The local part as doubles in a new userdata on the stack. */
 double *lspl_read_doubles(lua_State *L, spl_tensor *t);
+int64_t *lspl_read_integers(lua_State *L, spl_tensor *t);
 
 /* lcollective.c */
 void lspl_mesh_collectives(lua_State *L); /* adds all_gather and its like to the table of methods on top */

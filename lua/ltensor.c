@@ -13,52 +13,59 @@ static const char *const names[] = {"shape",    "local_shape", "dtype",        "
 
 /* ---- memory */
 
-enum { COLLECT_ABOVE = 64 << 20 };
+enum { COLLECT_ABOVE = 64 << 20, HANDLE_BYTES = 2048 };
+
+/* All tensor memory, and what handles weigh besides: many tiny tensors are a load too. */
+static lua_Integer weight(lua_State *L) {
+    spl_counters c;
+    spl_counters_get(lspl_runtime(L), &c);
+    lua_Integer sum = HANDLE_BYTES * (lua_Integer)c.live_tensors;
+    for (int i = 0; i < 4; i++) sum += c.bytes_now[i];
+    return sum;
+}
 
 void lspl_account(lua_State *L) {
     static const char key = 0; /* its address names the registry entry */
-    spl_counters c;
-    spl_counters_get(lspl_runtime(L), &c);
-    lua_Integer now = 0, limit = COLLECT_ABOVE;
-    for (int i = 0; i < 4; i++) now += c.bytes_now[i];
+    lua_Integer now = weight(L), limit = COLLECT_ABOVE;
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &key) == LUA_TNUMBER) limit = lua_tointeger(L, -1);
     lua_pop(L, 1);
     if (now <= limit || !lua_gc(L, LUA_GCISRUNNING, 0)) return;
     lua_gc(L, LUA_GCCOLLECT, 0);
-    spl_counters_get(lspl_runtime(L), &c);
-    now = 0;
-    for (int i = 0; i < 4; i++) now += c.bytes_now[i];
+    now = weight(L);
     lua_pushinteger(L, 2 * now > COLLECT_ABOVE ? 2 * now : COLLECT_ABOVE);
     lua_rawsetp(L, LUA_REGISTRYINDEX, &key);
 }
 
 spl_tensor **lspl_new_tensor(lua_State *L) {
-    spl_tensor **p = lua_newuserdatauv(L, sizeof *p, 0);
-    *p = NULL;
-    luaL_setmetatable(L, LSPL_TENSOR);
-    return p;
+    lspl_account(L);
+    return (spl_tensor **)lspl_new_object(L, LSPL_TENSOR);
 }
 
+static void let_go(void *t) { spl_tensor_release(t); }
+
 spl_tensor *lspl_check_tensor(lua_State *L, int index, const char *function, const char *argument) {
-    spl_tensor **p = luaL_testudata(L, index, LSPL_TENSOR);
+    spl_tensor **p = (spl_tensor **)lspl_to_object(L, index, LSPL_TENSOR);
     if (!p) lspl_bad_argument(L, function, argument, "a tensor", index);
     if (!*p || spl_tensor_dropped(*p)) {
         lspl_raisef(L, SPL_ERELEASED,
                     "%s: argument '%s': this tensor was released; use it before release, or clone() it", function,
                     argument);
     }
-    return *p;
+    spl_tensor *t = *p;
+    spl_tensor_retain(t);
+    lspl_hold(L, t, let_go);
+    return t;
 }
 
 spl_tensor *lspl_opt_tensor(lua_State *L, int index, const char *function, const char *argument) {
     return lua_isnoneornil(L, index) ? NULL : lspl_check_tensor(L, index, function, argument);
 }
 
-int lspl_is(lua_State *L, int index, const char *type) { return luaL_testudata(L, index, type) != NULL; }
+int lspl_is_tensor(lua_State *L, int index) { return lspl_to_object(L, index, LSPL_TENSOR) != NULL; }
 
 /* :release(), __gc and __close. Views and whoever else holds the storage keep it; the last one frees it. */
 static int tensor_release(lua_State *L) {
-    spl_tensor **p = luaL_testudata(L, 1, LSPL_TENSOR);
+    spl_tensor **p = (spl_tensor **)lspl_to_object(L, 1, LSPL_TENSOR);
     if (!p) lspl_bad_argument(L, "tensor:release", "self", "a tensor", 1);
     spl_tensor *t = *p;
     *p = NULL;
@@ -80,13 +87,13 @@ static spl_tensor *push_described(lua_State *L, int index, const char *function)
     lspl_known_fields(L, index, function, options);
     int category = lspl_field_choice(L, index, function, "category", categories, 1);
     spl_dtype dtype = SPL_F32;
-    if (lua_getfield(L, index, "dtype") != LUA_TNIL) dtype = lspl_dtype(L, -1, function, "dtype");
-    int has_mesh = lua_getfield(L, index, "mesh") != LUA_TNIL;
+    if (lspl_raw_field(L, index, "dtype") != LUA_TNIL) dtype = lspl_dtype(L, -1, function, "dtype");
+    int has_mesh = lspl_raw_field(L, index, "mesh") != LUA_TNIL;
     spl_mesh *mesh = has_mesh ? lspl_check_mesh(L, -1, function, "mesh") : NULL;
-    int has_layout = lua_getfield(L, index, "layout") != LUA_TNIL;
+    int has_layout = lspl_raw_field(L, index, "layout") != LUA_TNIL;
     int64_t shape[SPL_MAX_DIMS] = {0};
     int ndim = 0;
-    if (lua_getfield(L, index, "shape") == LUA_TNIL && has_layout && lspl_is(L, -2, LSPL_LAYOUT)) {
+    if (lspl_raw_field(L, index, "shape") == LUA_TNIL && has_layout && lspl_is_layout(L, -2)) {
         const spl_layout *l = lspl_check_layout(L, -2, function, "layout"); /* a layout object knows its shape */
         ndim = l->ndim;
         memcpy(shape, l->shape, sizeof shape);
@@ -114,16 +121,19 @@ static spl_tensor *push_described(lua_State *L, int index, const char *function)
 
 /* spl.tensor{shape=, dtype=, mesh=, layout=, category=} [local]: contents undefined */
 static int tensor_new(lua_State *L) {
+    lspl_enter(L, 1);
     push_described(L, 1, "tensor");
     return 1;
 }
 
 static int tensor_zeros(lua_State *L) {
+    lspl_enter(L, 1);
     lspl_check(L, spl_tensor_fill(push_described(L, 1, "zeros"), 0.0));
     return 1;
 }
 
 static int tensor_ones(lua_State *L) {
+    lspl_enter(L, 1);
     lspl_check(L, spl_tensor_fill(push_described(L, 1, "ones"), 1.0));
     return 1;
 }
@@ -140,6 +150,7 @@ static uint64_t opt_natural(lua_State *L, int index, const char *function, const
 
 static int fill_random(lua_State *L, const char *function, spl_random_kind kind, const char *a_name,
                        const char *b_name) {
+    lspl_enter(L, 5);
     spl_tensor *t = lspl_check_tensor(L, 1, function, "self");
     if (lua_isnoneornil(L, 2)) lspl_bad_argument(L, function, "seed", "an integer", 2);
     uint64_t seed = opt_natural(L, 2, function, "seed", 0), instance = opt_natural(L, 3, function, "instance", 0);
@@ -157,27 +168,61 @@ static int tensor_randn(lua_State *L) {
 static int tensor_uniform(lua_State *L) { return fill_random(L, "tensor:uniform", SPL_RANDOM_UNIFORM, "low", "high"); }
 
 static int tensor_iota(lua_State *L) {
+    lspl_enter(L, 1);
     lspl_check(L, spl_tensor_random(lspl_check_tensor(L, 1, "tensor:iota", "self"), SPL_RANDOM_IOTA, 0, 0, 0.0, 1.0));
     lua_settop(L, 1);
     return 1;
 }
 
+static spl_status repeat(void *ctx, size_t at, size_t n, void *into) {
+    (void)at;
+    for (size_t i = 0; i < n / sizeof(int64_t); i++) memcpy((char *)into + i * sizeof(int64_t), ctx, sizeof(int64_t));
+    return spli_ok();
+}
+
 static int tensor_fill(lua_State *L) {
+    lspl_enter(L, 2);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:fill", "self");
-    lspl_check(L, spl_tensor_fill(t, lspl_number(L, 2, "tensor:fill", "value")));
+    double value = lspl_number(L, 2, "tensor:fill", "value");
+    if (spl_tensor_dtype(t) == SPL_I64 && lua_isinteger(L, 2)) { /* a double does not hold each of them */
+        int64_t exact = lua_tointeger(L, 2);
+        lspl_check(L, spl_tensor_load_from(t, repeat, &exact, SPL_I64));
+    } else {
+        lspl_check(L, spl_tensor_fill(t, value));
+    }
     lua_settop(L, 1);
     return 1;
 }
 
 /* ---- views and copies */
 
+/* Whether two tensors share memory must not depend on how many ranks there are. So to_local, narrow and transpose always
+ * give views, and what would copy on some ranks or layouts only has memory of its own always. */
+static int push_own(lua_State *L, spl_tensor *t) {
+    spl_tensor **out = lspl_new_tensor(L);
+    LSPL_ALLOCATE(L, spl_tensor_copy(t, out));
+    return 1;
+}
+
+/* *out was made from t: gives it memory of its own where it has not. */
+static int own(lua_State *L, spl_tensor *t, spl_tensor **out) {
+    if (!spl_tensor_shares(*out, t)) return 1;
+    spl_tensor *view = *out, *copy = NULL;
+    LSPL_ALLOCATE(L, spl_tensor_copy(view, &copy));
+    *out = copy;
+    spl_tensor_release(view);
+    return 1;
+}
+
 static int tensor_to_local(lua_State *L) {
+    lspl_enter(L, 1);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:to_local", "self");
     lspl_check(L, spl_tensor_local(t, lspl_new_tensor(L)));
     return 1;
 }
 
 static int tensor_narrow(lua_State *L) {
+    lspl_enter(L, 4);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:narrow", "self");
     int dim = lspl_dim(L, 2, "tensor:narrow", "dim", spl_tensor_ndim(t));
     int64_t start = lspl_integer(L, 3, "tensor:narrow", "start"),
@@ -194,6 +239,7 @@ static int tensor_narrow(lua_State *L) {
 }
 
 static int tensor_transpose(lua_State *L) {
+    lspl_enter(L, 3);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:transpose", "self");
     int a = lspl_dim(L, 2, "tensor:transpose", "a", spl_tensor_ndim(t));
     int b = lspl_dim(L, 3, "tensor:transpose", "b", spl_tensor_ndim(t));
@@ -202,48 +248,38 @@ static int tensor_transpose(lua_State *L) {
 }
 
 static int tensor_reshape(lua_State *L) {
-    spl_tensor *t = lspl_check_tensor(L, 1, "tensor:reshape", "self");
+    lspl_enter(L, 2);
+    spl_tensor *t = lspl_check_tensor(L, 1, "tensor:reshape", "self"), **out;
     int64_t shape[SPL_MAX_DIMS];
     int ndim = lspl_shape(L, 2, "tensor:reshape", "shape", shape);
-    LSPL_ALLOCATE(L, spl_tensor_reshape(t, ndim, shape, lspl_new_tensor(L)));
-    return 1;
+    out = lspl_new_tensor(L);
+    LSPL_ALLOCATE(L, spl_tensor_reshape(t, ndim, shape, out));
+    return own(L, t, out);
 }
 
 static int tensor_contiguous(lua_State *L) {
-    spl_tensor *t = lspl_check_tensor(L, 1, "tensor:contiguous", "self"), **out = lspl_new_tensor(L);
-    LSPL_ALLOCATE(L, spl_tensor_contiguous(t, out));
-    return 1;
+    lspl_enter(L, 1);
+    return push_own(L, lspl_check_tensor(L, 1, "tensor:contiguous", "self"));
 }
 
 static int tensor_cast(lua_State *L) {
+    lspl_enter(L, 2);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:cast", "self"), **out;
     spl_dtype to = lspl_dtype(L, 2, "tensor:cast", "dtype");
     out = lspl_new_tensor(L);
     LSPL_ALLOCATE(L, spl_tensor_cast(t, to, out));
-    return 1;
+    return own(L, t, out);
 }
 
 /* tensor:clone() [local]: same layout, memory of its own, dense */
 static int tensor_clone(lua_State *L) {
-    spl_tensor *t = lspl_check_tensor(L, 1, "tensor:clone", "self"), **out = lspl_new_tensor(L);
-    spl_runtime *rt = lspl_runtime(L);
-    const spl_layout *layout = spl_tensor_layout(t);
-    spl_dtype dtype = spl_tensor_dtype(t);
-    if (layout) {
-        LSPL_ALLOCATE(L, spl_tensor_create(rt, spl_tensor_mesh(t), layout, dtype, SPL_MEM_ACTIVATIONS, out));
-    } else {
-        LSPL_ALLOCATE(L, spl_tensor_create_local(rt, spl_tensor_ndim(t), spl_tensor_shape(t), dtype, out));
-    }
-    size_t bytes = (size_t)spl_tensor_local_count(t) * spl_dtype_size(dtype);
-    void *host = lua_newuserdatauv(L, bytes ? bytes : 1, 0);
-    lspl_check(L, spl_tensor_read(t, host, dtype));
-    lspl_check(L, spl_tensor_write(*out, host, dtype));
-    lua_pop(L, 1);
-    return 1;
+    lspl_enter(L, 1);
+    return push_own(L, lspl_check_tensor(L, 1, "tensor:clone", "self"));
 }
 
 /* tensor:redistribute(layout) [collective] */
 static int tensor_redistribute(lua_State *L) {
+    lspl_enter(L, 2);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:redistribute", "self"), **out;
     if (!spl_tensor_mesh(t)) {
         lspl_raisef(L, SPL_EARG,
@@ -256,14 +292,16 @@ static int tensor_redistribute(lua_State *L) {
     lspl_collective(L, "redistribute");
     out = lspl_new_tensor(L);
     lspl_check(L, spl_redistribute(t, &to, out));
+    own(L, t, out);
     lspl_account(L);
     return 1;
 }
 
 /* tensor:gather() [collective]: the whole value as a tensor of this rank alone, on every rank */
 static int tensor_gather(lua_State *L) {
+    lspl_enter(L, 1);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:gather", "self"), **whole, **out;
-    if (!spl_tensor_mesh(t)) return tensor_to_local(L);
+    if (!spl_tensor_mesh(t)) return push_own(L, t);
     spl_layout to;
     spl_layout_replicated(&to, spl_mesh_spec_of(spl_tensor_mesh(t)), spl_tensor_ndim(t), spl_tensor_shape(t));
     lspl_collective(L, "gather");
@@ -274,24 +312,26 @@ static int tensor_gather(lua_State *L) {
     spl_tensor_release(*whole);
     *whole = NULL;
     lspl_check(L, s);
+    own(L, t, out);
     lspl_account(L);
     return 1;
 }
 
 /* tensor:where() -> per dimension the segments that this rank holds [local] */
 static int tensor_where(lua_State *L) {
+    lspl_enter(L, 1);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:where", "self");
     int ndim = spl_tensor_ndim(t);
-    lua_settop(L, 1);
     lua_createtable(L, ndim, 0);
+    const int list = lua_gettop(L), layout = list + 1;
     if (spl_tensor_layout(t)) {
         lspl_push_layout(L, spl_tensor_layout(t), spl_tensor_mesh(t));
         for (int i = 0; i < ndim; i++) {
-            lua_getfield(L, 3, "segments");
-            lua_pushvalue(L, 3);
+            lua_getfield(L, layout, "segments");
+            lua_pushvalue(L, layout);
             lua_pushinteger(L, i + 1);
             lua_call(L, 2, 1);
-            lua_rawseti(L, 2, i + 1);
+            lua_rawseti(L, list, i + 1);
         }
         lua_pop(L, 1);
         return 1;
@@ -308,7 +348,7 @@ static int tensor_where(lua_State *L) {
             lua_setfield(L, -2, "stride");
             lua_rawseti(L, -2, 1);
         }
-        lua_rawseti(L, 2, i + 1);
+        lua_rawseti(L, list, i + 1);
     }
     return 1;
 }
@@ -328,8 +368,9 @@ static void add_shape(luaL_Buffer *b, const int64_t *shape, int ndim) {
 enum { CORNER = 4 };
 
 typedef struct corner {
-    const double *values;
-    int ndim, integral;
+    const double *values; /* or integers, by dtype */
+    const int64_t *integers;
+    int ndim;
     int64_t shape[SPL_MAX_DIMS], local[SPL_MAX_DIMS]; /* of the corner; of the local part */
 } corner;
 
@@ -337,7 +378,8 @@ typedef struct corner {
 static void add_corner(luaL_Buffer *b, const corner *c, int dim, int64_t at) {
     char text[40];
     if (dim == c->ndim) {
-        snprintf(text, sizeof text, c->integral ? "%.0f" : "%.4g", c->values[at]);
+        if (c->integers) snprintf(text, sizeof text, "%lld", (long long)c->integers[at]);
+        else snprintf(text, sizeof text, "%.4g", c->values[at]);
         luaL_addstring(b, text);
         return;
     }
@@ -379,8 +421,8 @@ static int push_text(lua_State *L, spl_tensor *t, int64_t outer, int64_t rows, i
     }
     if (spli_backend_find(spl_backend_name(lspl_runtime(L)))->has_memory) {
         spl_tensor *view = push_corner(L, t, &c, outer, rows, cols);
-        c.values = lspl_read_doubles(L, view);
-        c.integral = !spl_dtype_is_float(spl_tensor_dtype(t));
+        if (spl_dtype_is_float(spl_tensor_dtype(t))) c.values = lspl_read_doubles(L, view);
+        else c.integers = lspl_read_integers(L, view);
     }
     luaL_Buffer b;
     luaL_buffinit(L, &b);
@@ -396,29 +438,33 @@ static int push_text(lua_State *L, spl_tensor *t, int64_t outer, int64_t rows, i
     } else {
         luaL_addstring(&b, ", local");
     }
-    luaL_addstring(&b, c.values ? "\n" : "\n(a backend without memory: no values)");
-    if (c.values) add_corner(&b, &c, 0, 0);
+    const int shown = c.values || c.integers;
+    luaL_addstring(&b, shown ? "\n" : "\n(a backend without memory: no values)");
+    if (shown) add_corner(&b, &c, 0, 0);
     luaL_pushresult(&b);
     return 1;
 }
 
 static int tensor_tostring(lua_State *L) {
-    spl_tensor **p = luaL_testudata(L, 1, LSPL_TENSOR);
+    spl_tensor **p = (spl_tensor **)lspl_to_object(L, 1, LSPL_TENSOR);
     if (!p) lspl_bad_argument(L, "tostring", "self", "a tensor", 1);
     if (!*p || spl_tensor_dropped(*p)) {
         lua_pushliteral(L, "tensor (released)");
         return 1;
     }
-    return push_text(L, *p, 2, CORNER, CORNER);
+    lspl_enter(L, 1);
+    return push_text(L, lspl_check_tensor(L, 1, "tostring", "self"), 2, CORNER, CORNER);
 }
 
 /* tensor:to_text([{rows=, cols=}]) [local]: as print shows it, with more of the values */
 static int tensor_to_text(lua_State *L) {
     enum { ALL_UP_TO = 1024, LARGER = 16 };
     static const char *const known[] = {"rows", "cols", NULL};
+    lspl_enter(L, 2);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:to_text", "self");
-    int small = spl_tensor_local_count(t) <= ALL_UP_TO;
-    int64_t rows = small ? INT64_MAX : LARGER, cols = rows;
+    int64_t count = spl_tensor_local_count(t);
+    int small = count > 0 && count <= ALL_UP_TO; /* of no elements there may be endless rows */
+    int64_t rows = small ? ALL_UP_TO : LARGER, cols = rows;
     if (!lua_isnoneornil(L, 2)) {
         lspl_known_fields(L, 2, "tensor:to_text", known);
         rows = lspl_field_integer(L, 2, "tensor:to_text", "rows", rows);
@@ -428,7 +474,7 @@ static int tensor_to_text(lua_State *L) {
                         "zero or more", (long long)rows, (long long)cols);
         }
     }
-    return push_text(L, t, small ? INT64_MAX : 2, rows, cols);
+    return push_text(L, t, small ? ALL_UP_TO : 2, rows, cols);
 }
 
 /* Operators that tensors do not have; upvalues: the sign, and what there is instead. */
@@ -468,6 +514,7 @@ static int tensor_length(lua_State *L) {
 static int tensor_index(lua_State *L) {
     lua_pushvalue(L, 2);
     if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
+    lspl_enter(L, 2);
     const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor", "self");
     int ndim = spl_tensor_ndim(t);

@@ -18,6 +18,12 @@ double *lspl_read_doubles(lua_State *L, spl_tensor *t) {
     return host;
 }
 
+int64_t *lspl_read_integers(lua_State *L, spl_tensor *t) {
+    int64_t *host = push_host(L, spl_tensor_local_count(t));
+    lspl_check(L, spl_tensor_read(t, host, SPL_I64));
+    return host;
+}
+
 static int64_t product(const int64_t *shape, int ndim) {
     int64_t n = 1;
     for (int i = 0; i < ndim; i++) n *= shape[i];
@@ -112,12 +118,13 @@ static void *push_values(lua_State *L, int index, const char *function, spl_dtyp
 /* tensor:set(values) [local]: the GLOBAL value as a table, flat or nested, or a local tensor; this rank takes its part
  */
 static int tensor_set(lua_State *L) {
+    lspl_enter(L, 2);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:set", "self");
     int ndim = spl_tensor_ndim(t);
     const int64_t *shape = spl_tensor_shape(t);
     spl_dtype dtype = spl_tensor_dtype(t);
     void *host;
-    if (lspl_is(L, 2, LSPL_TENSOR)) {
+    if (lspl_is_tensor(L, 2)) {
         spl_tensor *from = lspl_check_tensor(L, 2, "tensor:set", "values");
         int same = !spl_tensor_mesh(from) && spl_tensor_ndim(from) == ndim;
         for (int i = 0; same && i < ndim; i++) same = spl_tensor_shape(from)[i] == shape[i];
@@ -138,6 +145,7 @@ static int tensor_set(lua_State *L) {
 
 /* tensor:set_local(values) [local]: this rank's part */
 static int tensor_set_local(lua_State *L) {
+    lspl_enter(L, 2);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:set_local", "self");
     spl_dtype dtype = spl_tensor_dtype(t);
     void *host = push_values(L, 2, "tensor:set_local", dtype, spl_tensor_local_shape(t), spl_tensor_ndim(t));
@@ -198,6 +206,8 @@ static void push_nested(lua_State *L, spl_dtype dtype, const void *host, const i
     }
 }
 
+enum { MOST_EMPTY = 1 << 20 };
+
 static void *push_read(lua_State *L, spl_tensor *t) {
     void *host = push_host(L, spl_tensor_local_count(t));
     lspl_check(L, spl_tensor_read(t, host, host_dtype(spl_tensor_dtype(t))));
@@ -206,7 +216,17 @@ static void *push_read(lua_State *L, spl_tensor *t) {
 
 /* tensor:to_table() [local]: the local part, nested */
 static int tensor_to_table(lua_State *L) {
+    lspl_enter(L, 1);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:to_table", "self");
+    int64_t tables = 1; /* without elements there may be endless empty tables */
+    const int64_t *local = spl_tensor_local_shape(t);
+    for (int i = 0; i + 1 < spl_tensor_ndim(t) && local[i] > 0; i++) {
+        if (__builtin_mul_overflow(tables, local[i], &tables)) tables = INT64_MAX;
+    }
+    if (spl_tensor_local_count(t) == 0 && tables > MOST_EMPTY) {
+        lspl_raisef(L, SPL_ENOMEM, "tensor:to_table: the tensor has no elements, but %lld empty tables would say so; "
+                    "its shape says the same", (long long)tables);
+    }
     void *host = push_read(L, t);
     push_nested(L, spl_tensor_dtype(t), host, spl_tensor_local_shape(t), spl_tensor_ndim(t), 0);
     return 1;
@@ -214,6 +234,7 @@ static int tensor_to_table(lua_State *L) {
 
 /* tensor:flat() [local]: the local part, one list */
 static int tensor_flat(lua_State *L) {
+    lspl_enter(L, 1);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:flat", "self");
     int64_t n = spl_tensor_local_count(t);
     void *host = push_read(L, t);
@@ -223,6 +244,7 @@ static int tensor_flat(lua_State *L) {
 
 /* tensor:to_bytes() [local]: the local part, dense, as its own dtype lies in memory */
 static int tensor_to_bytes(lua_State *L) {
+    lspl_enter(L, 1);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:to_bytes", "self");
     size_t n = (size_t)spl_tensor_local_count(t) * spl_dtype_size(spl_tensor_dtype(t));
     char *host = lua_newuserdatauv(L, n ? n : 1, 0);
@@ -233,8 +255,10 @@ static int tensor_to_bytes(lua_State *L) {
 
 /* tensor:item(i, j, ...) [local]: one element of the local part; no indices where there is only one */
 static int tensor_item(lua_State *L) {
+    const int given = lua_gettop(L) - 1;
+    lspl_enter(L, given < 0 ? 1 : given + 1);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:item", "self");
-    int ndim = spl_tensor_ndim(t), given = lua_gettop(L) - 1;
+    int ndim = spl_tensor_ndim(t);
     const int64_t *local = spl_tensor_local_shape(t);
     int64_t at[SPL_MAX_DIMS] = {0};
     if (given == 0 && spl_tensor_local_count(t) != 1) {
@@ -287,6 +311,7 @@ static spl_tensor *push_disjoint(lua_State *L, spl_tensor *t) {
 
 /* Statistics of a local tensor, or of a distributed one over all ranks ([collective] then). */
 static spl_stats whole_stats(lua_State *L, const char *function) {
+    lspl_enter(L, 1);
     spl_tensor *t = lspl_check_tensor(L, 1, function, "self");
     spl_stats s = {0};
     if (!spl_tensor_mesh(t)) {

@@ -1,5 +1,5 @@
 ---@meta
--- safetensors.lua: weight files in the safetensors format, mapped and validated whole before anything is read.
+-- safetensors.lua: weight files in the safetensors format, validated whole before any data is read.
 --
 -- A file that breaks the format raises an error with code "format", one with a dtype other than F64 F32 BF16 F16 I64
 -- I32 U8 BOOL or with more than 6 dimensions one with code "unsupported"; both name the file and the tensor.
@@ -44,7 +44,7 @@ function file:load(name, tensor) end
 ---@return any
 function file:table(name) end
 
---- [local] Unmaps the file; also what __close and __gc do.
+--- [local] Closes the file; also what __close and __gc do.
 function file:release() end
 
 ---@class spl

@@ -78,7 +78,8 @@ function tensor:set(values) end
 ---@return spl.tensor self
 function tensor:set_local(values) end
 
---- [local] This rank's part as a tensor of this rank alone, sharing memory.
+--- [local] This rank's part as a tensor of this rank alone: a view, as narrow and transpose give. What other methods
+--- give has memory of its own, on any number of ranks.
 ---@return spl.tensor
 function tensor:to_local() end
 
@@ -110,7 +111,7 @@ function tensor:item(...) end
 function tensor:gather() end
 
 --- [collective] The same global value in another layout: everything in SPL that communicates, but for attention, is
---- this. Shares memory where nothing changes.
+--- this. The result has memory of its own, also where nothing changes.
 ---@param layout string|spl.layout
 ---@return spl.tensor
 ---Errors: code "argument" for a layout of another mesh or shape.
@@ -119,6 +120,7 @@ function tensor:redistribute(layout) end
 --- [collective] for a distributed tensor, [local] for one of this rank alone: the square root of the sum of squares.
 --- Every element counts once, however many ranks hold it, and pending sums are summed first. NaN where an element is.
 ---@return number
+---Errors: code "unsupported" on a backend that keeps no values, as of all that reads some.
 function tensor:norm() end
 
 --- [collective] for a distributed tensor, [local] for one of this rank alone: the sum of the elements.
@@ -147,17 +149,16 @@ function tensor:narrow(dim, start, length) end
 ---@return spl.tensor
 function tensor:transpose(a, b) end
 
---- [local] The same elements in another shape; each sharded dimension must survive whole. Shares memory where that is
---- dense.
+--- [local] The same elements in another shape; each sharded dimension must survive whole. A copy.
 ---@param shape integer[]
 ---@return spl.tensor
 function tensor:reshape(shape) end
 
---- [local] Dense: itself, or a copy of a view that is not.
+--- [local] A dense copy, as clone().
 ---@return spl.tensor
 function tensor:contiguous() end
 
---- [local] Another dtype; shares memory when it is the same.
+--- [local] A copy in another dtype.
 ---@param dtype string
 ---@return spl.tensor
 function tensor:cast(dtype) end

@@ -1,5 +1,5 @@
---- The weights of a Hugging Face model directory: one model.safetensors, or shards with an index. Each file is mapped
---- once, and each rank copies only its part of a tensor out of it.
+--- The weights of a Hugging Face model directory: one model.safetensors, or shards with an index. Each file is opened
+--- once, and each rank reads only its part of a tensor out of it.
 local spl = require "spl"
 local json = require "spl.json"
 
@@ -113,7 +113,7 @@ function weights:check()
     end
 end
 
---- [local] Unmaps the files.
+--- [local] Closes the files.
 function weights:release()
     for path, file in pairs(self.files) do
         file:release()

@@ -15,6 +15,17 @@ local CASES = {
         local x = spl.tensor { shape = { 8, 600 }, mesh = mesh, layout = "tp=shard(1)" }:iota()
         if spl.rank() == 0 then print("never", x:redistribute("tp=replicate"):norm()) end
         spl.barrier()]] },
+    { "dtypes of equal size", [[
+        local t = spl.tensor { shape = { 64 }, dtype = spl.rank() == 0 and "f32" or "i32" }:fill(3)
+        print("never", mesh:all_gather("tp", t):sum())]] },
+    { "roots of a broadcast", [[
+        local t = spl.tensor { shape = { 64 } }:fill(spl.rank())
+        print("never", mesh:broadcast("tp", t, spl.rank()):sum())]] },
+    { "kinds of collective of equal size", [[
+        local t = spl.tensor { shape = { 64 } }:fill(spl.rank())
+        print("never", mesh[spl.rank() == 0 and "all_to_all" or "all_reduce"](mesh, "tp", t):sum())]] },
+    { "operations on numbers", [[
+        print("never", spl[spl.rank() == 0 and "sum" or "max"](3))]] },
 }
 
 describe("ranks that make different calls", function()

@@ -149,6 +149,38 @@ describe("a safetensors file", function()
         refused(string.pack("<I8", #header) .. header .. "abc", "format", "'w.a'", "'w.b'", "overlap")
     end)
 
+    it("is an error where someone cuts it short after it was opened", function()
+        local many = {}
+        for i = 1, 40000 do many[i] = i end
+        local whole = plain.safetensors{ { "w.a", "F32", { #many }, pack("f", table.unpack(many, 1, 200)) ..
+            ("\0"):rep(4 * (#many - 200)) } }
+        with_file(whole, function(path)
+            local file = spl.safetensors.open(path)
+            local t <close> = spl.tensor{ shape = { #many } }
+            file:load("w.a", t)
+            file:release()
+            file = spl.safetensors.open(path)
+            local cut = assert(io.open(path, "wb"))
+            cut:write(whole:sub(1, 200))
+            cut:close()
+            for _, use in ipairs{ function() file:load("w.a", t) end, function() file:table "w.a" end } do
+                local good, e = pcall(use)
+                assert.is_false(good)
+                assert.equal("io", e.code)
+                assert.matches("cut short", e.message)
+            end
+            file:release()
+        end)
+    end)
+
+    it("must be a regular file", function()
+        for _, path in ipairs{ "/dev/zero", "/" } do
+            local file, message, code = spl.safetensors.open(path)
+            assert.same({ nil, "io" }, { file, code })
+            assert.matches("not a regular file", message)
+        end
+    end)
+
     it("says what a wrong call needs", function()
         for _, call in ipairs{ { spl.safetensors.open, 1 }, { spl.safetensors.require, {} } } do
             local good, e = pcall(call[1], call[2])

@@ -218,15 +218,17 @@ describe("redistribute", function()
         end
     end)
 
-    it("costs nothing where nothing changes", function()
+    it("moves nothing where nothing changes, into memory of its own", function()
         local mesh <close> = spl.mesh("dp=1, tp=*")
         local t <close> = spl.ones { shape = { 5 }, mesh = mesh, layout = "tp=shard(1)" }
         local before = spl.live().storages
         spl.reset_counters()
         local same <close> = t:redistribute("tp=shard(1), dp=partial")
         assert.equal(0, spl.counters().bytes.total)
-        assert.equal(before, spl.live().storages)
-        assert.equal(t.local_count, same.local_count)
+        assert.equal(before + 1, spl.live().storages)
+        same:fill(7)
+        assert.equal(5, t:sum())
+        assert.equal(35, same:redistribute("tp=shard(1)"):sum())
     end)
 
     it("refuses layouts of another mesh or shape, alike on all ranks, and goes on", function()

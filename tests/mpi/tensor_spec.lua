@@ -200,6 +200,33 @@ describe("a distributed tensor", function()
         end
     end)
 
+    it("is not looked up in by token where its rows overlap, which would count some twice", function()
+        local mesh <close> = spl.mesh("tp=*")
+        local ids <close> = spl.zeros { shape = { 2 }, dtype = "i64", mesh = mesh }
+        local table_ <close> = spl.ones { shape = { 4, 3 }, mesh = mesh, layout = "tp=shard(1,cover:2)" }
+        local ok, err = pcall(spl.embed, ids, table_)
+        if world == 1 then return end
+        assert.is_false(ok)
+        assert.matches("embed.*overlap %(cover%)", err.message)
+    end)
+
+    it("shares memory with a result in the same places on any number of ranks", function()
+        local mesh <close> = spl.mesh("tp=*")
+        for _, layout in ipairs { "tp=shard(1)", "replicate", "tp=partial" } do
+            local t <close> = spl.ones { shape = { 6, 4 }, mesh = mesh, layout = layout }
+            for _, made in ipairs { t:gather(), t:redistribute(layout), t:redistribute "replicate", t:clone(),
+                t:reshape { 6, 2, 2 }, t:contiguous(), t:cast "f32" } do
+                made:fill(7)
+                assert.equal(24, t:sum())
+            end
+            local alone <close> = t:to_local()
+            alone:gather():fill(7)
+            assert.equal(24, t:sum())
+            alone:fill(0)
+            assert.equal(0, t:sum())
+        end
+    end)
+
     it("may be moved when a variable is closed, which is not a finalizer", function()
         local mesh <close> = spl.mesh("tp=*")
         local t <close> = spl.ones { shape = { 4 }, mesh = mesh, layout = "tp=shard(1)" }

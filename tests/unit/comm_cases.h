@@ -413,7 +413,7 @@ static void cases_of_mismatch(env *e) {
     int is_last = e->rank == P - 1;
     double number = 1;
     spl_status s = is_last ? spl_agree_doubles(e->rt, &number, 1, '+') : spl_barrier(e->rt);
-    expect_error(e, s, SPL_EDISAGREE, WORDS("barrier", "agreement of 1 numbers"));
+    expect_error(e, s, SPL_EDISAGREE, WORDS("barrier", "agreement (sum) of 1 numbers"));
     expect_ok(e, spl_barrier(e->rt), "barrier");
     verdict(e, "agreement: a barrier is no agreement of numbers");
 }

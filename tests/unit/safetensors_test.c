@@ -61,7 +61,6 @@ static void accepts(void) {
     if (status.code == SPL_OK) {
         const spl_safetensors_entry *a = spl_safetensors_find(s, "a"), *b = spl_safetensors_find(s, "b");
         const spl_safetensors_entry *none = spl_safetensors_find(s, "none"), *one = spl_safetensors_find(s, "one");
-        const unsigned char *data = f.bytes + f.n - 32;
         report(spl_safetensors_count(s) == 4 && a && b && none && one, "its four tensors are found", NULL);
         report(!spl_safetensors_find(s, "__metadata__") && !spl_safetensors_find(s, "c") &&
                    !spl_safetensors_find(s, ""),
@@ -70,7 +69,7 @@ static void accepts(void) {
                    spl_safetensors_at(s, 3) == one && !spl_safetensors_at(s, 4) && !spl_safetensors_at(s, -1),
                "they come in order of offsets", NULL);
         report(b && b->dtype == SPL_F32 && b->ndim == 2 && b->shape[0] == 2 && b->shape[1] == 3 && b->bytes == 24 &&
-                   b->data == data + 7,
+                   b->at == 7,
                "an unaligned tensor behind a hole is where it should be", NULL);
         report(none && none->bytes == 0 && one && one->ndim == 0 && one->bytes == 1,
                "zero-size tensors and scalars are legal", NULL);
@@ -195,9 +194,12 @@ static void flips(void) {
             accepted++;
             for (int i = 0; i < spl_safetensors_count(s); i++) {
                 const spl_safetensors_entry *e = spl_safetensors_at(s, i);
-                const unsigned char *data = e->data;
-                if (data < copy || data + e->bytes > copy + f.n) outside++;
-                else for (size_t b = 0; b < e->bytes; b++) sum += data[b];
+                if (e->at + e->bytes > f.n) outside++;
+                for (size_t b = 0; b < e->bytes; b++) {
+                    unsigned char byte = 0;
+                    if (spl_safetensors_read(s, e, b, 1, &byte).code != SPL_OK) outside++;
+                    sum += byte;
+                }
             }
             spl_safetensors_close(s);
         }
