@@ -286,7 +286,8 @@ static spl_status post_round(request *r) {
     const size_t size = element(r);
     const spli_p2p_ops *p2p = r->engine->p2p;
     const spl_coll *c = &r->coll;
-    const int root = c->kind == SPL_COLL_BROADCAST ? c->root : 0, dtype = c->kind == SPL_COLL_BARRIER ? 0 : (int)c->dtype;
+    const int root = c->kind == SPL_COLL_BROADCAST ? c->root : 0;
+    const int dtype = c->kind == SPL_COLL_BARRIER ? 0 : (int)c->dtype;
     const spli_p2p_key key = {.comm_id = r->base.comm->id,
                               .sequence = r->sequence,
                               .what = (uint32_t)c->kind + SPL_COLL_KIND_COUNT *

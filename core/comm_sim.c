@@ -85,8 +85,8 @@ static spl_status take(sim_world *w, waiting *r, int *done) {
         if (!same_call(&m->key, &r->key)) continue;
         if (m->key.what != r->key.what)
             return spli_error(SPL_EDISAGREE,
-                              "rank %d and rank %d make different collective calls (another kind, dtype or root); every "
-                              "rank must make the same; run with --check-collectives to see who calls what",
+                              "rank %d and rank %d make different collective calls (another kind, dtype or root); "
+                              "every rank must make the same; run with --check-collectives to see who calls what",
                               r->peer, w->comm.base.rank);
         if (m->n != r->n)
             return spli_error(

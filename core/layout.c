@@ -342,8 +342,8 @@ static spl_status countable(const spl_layout *l, int a) {
     if (spli_cover(p) == 1 && !apart) return spli_ok();
     if (units / (apart ? l->axis_size[a] : 1) <= MOST) return spli_ok();
     return spli_error(SPL_EARG,
-                      "axis '%s' shards dimension %d of size %lld %s in units of %lld: %lld units on each rank are more "
-                      "than can be listed (%d); use larger units or a contiguous shard",
+                      "axis '%s' shards dimension %d of size %lld %s in units of %lld: %lld units on each rank are "
+                      "more than can be listed (%d); use larger units or a contiguous shard",
                       l->axis_name[a], p->dim + 1, (long long)l->shape[p->dim], apart ? "striped" : "with a cover",
                       (long long)spli_unit(p), (long long)(units / (apart ? l->axis_size[a] : 1)), (int)MOST);
 }

@@ -69,7 +69,7 @@ static void spec_from_table(lua_State *L, int index, const char *function, spl_m
         spec->axes[i].size = (int)size;
         for (lua_Unsigned j = 0; j < i; j++) {
             if (strcmp(spec->axes[j].name, spec->axes[i].name)) continue;
-            lspl_raisef(L, SPL_EARG, "%s: axes %d and %d of the mesh are both called '%s'; each needs a name of its own",
+            lspl_raisef(L, SPL_EARG, "%s: axes %d and %d of the mesh are both called '%s'; each needs its own name",
                         function, (int)j + 1, (int)i + 1, spec->axes[i].name);
         }
         lua_pop(L, 1);

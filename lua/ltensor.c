@@ -196,8 +196,8 @@ static int tensor_fill(lua_State *L) {
 
 /* ---- views and copies */
 
-/* Whether two tensors share memory must not depend on how many ranks there are. So to_local, narrow and transpose always
- * give views, and what would copy on some ranks or layouts only has memory of its own always. */
+/* Whether two tensors share memory must not depend on how many ranks there are. So to_local, narrow and transpose
+ * always give views, and what would copy on some ranks or layouts only has memory of its own always. */
 static int push_own(lua_State *L, spl_tensor *t) {
     spl_tensor **out = lspl_new_tensor(L);
     LSPL_ALLOCATE(L, spl_tensor_copy(t, out));
