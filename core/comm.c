@@ -1,7 +1,7 @@
 /* comm.c: what all comms share: names, checks and byte counts of collectives, and the way core starts, runs and groups
  * them. */
 #include "comm.h"
-#include "runtime.h"
+#include "trace.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -138,6 +138,7 @@ spl_status spli_comm_start(spl_runtime *rt, spl_comm *c, const spl_coll *coll, s
     rt->counters.comm_calls[coll->kind]++;
     rt->counters.comm_bytes[coll->kind] += spl_coll_bytes(c, coll);
     rt->counters.comm_exposed_seconds += spli_now() - begin;
+    if (rt->trace) (*out)->traced = spli_trace_started(rt, begin, c, coll);
     return spli_ok();
 }
 

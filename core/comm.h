@@ -48,6 +48,7 @@ typedef struct spl_request {
     uint64_t progress; /* grows whenever something moved: a wait fails only when it stands still */
     double counted;    /* seconds when it was started, for the counters; 0: not counted */
     spl_event *ready;  /* its starter's event, closed by spli_wait; may be NULL */
+    uint64_t traced;   /* which event of a trace it is; 0: none */
 } spl_request;
 
 typedef struct spl_comm_ops {

@@ -1,6 +1,7 @@
 /* memory.c: all backend memory that core takes goes through here: sizes that overflow, memory that is not there,
  * accounting. */
 #include "memory_cache.h"
+#include "trace.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,6 +171,7 @@ spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void
     }
     rt->counters.bytes_now[c] += (int64_t)bytes;
     if (rt->counters.bytes_now[c] > rt->counters.bytes_peak[c]) rt->counters.bytes_peak[c] = rt->counters.bytes_now[c];
+    if (rt->trace) spli_trace_memory(rt);
     return spli_ok();
 }
 
@@ -177,4 +179,5 @@ void spli_free(spl_runtime *rt, spl_memory_category c, void *p, size_t bytes) {
     if (!p) return;
     spli_cache_give(rt, p, bytes);
     rt->counters.bytes_now[c] -= (int64_t)bytes;
+    if (rt->trace) spli_trace_memory(rt);
 }

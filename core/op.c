@@ -1,6 +1,7 @@
 /* op.c: running an op, and what the layout rules of ops share. */
 #include "op.h"
 #include "layout.h"
+#include "trace.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@ spl_status spli_op_run(const spli_op *op, const void *attrs, spl_tensor *const *
     memcpy(c.in, in, sizeof(spl_tensor *) * (size_t)op->nin);
     SPL_TRY(spli_tensors_together(op->name, c.in, op->nin));
     c.rt = in[0]->rt;
+    spli_span span = spli_trace_begin(c.rt);
     memset(spec, 0, sizeof spec);
     SPL_TRY(op->layouts(&c, spec));
     for (int i = 0; i < op->nout; i++) {
@@ -23,6 +25,7 @@ spl_status spli_op_run(const spli_op *op, const void *attrs, spl_tensor *const *
                    fail);
     }
     SPL_GO(op->forward(&c), fail);
+    spli_trace_op(c.rt, span, op->name, 0, c.out[0]);
     if (c.rt->hook.op) c.rt->hook.op(c.rt->hook.ctx, op->name, c.rt->subject, c.out[0]);
     for (int i = 0; i < op->nout; i++)
         if (wanted & 1u << i) out[i] = c.out[i];

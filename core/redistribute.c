@@ -9,6 +9,7 @@
  * shards overlap, the lowest holder sends. */
 #include "layout.h"
 #include "tensor.h"
+#include "trace.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,6 +226,7 @@ static spl_status take_step(spl_tensor *from, int axis, const spl_layout *to, sp
     spl_tensor *result;
     int64_t bytes = 0;
     const char *kind = "slice";
+    spli_span span = spli_trace_begin(rt);
     SPL_TRY(spl_tensor_create(rt, from->mesh, to, from->dtype, SPL_MEM_ACTIVATIONS, &result));
     step_state s = {rt,
                     from,
@@ -252,6 +254,7 @@ static spl_status take_step(spl_tensor *from, int axis, const spl_layout *to, sp
         spl_tensor_release(result);
         return status;
     }
+    spli_trace_op(rt, span, kind, 1, result);
     if (rt->hook.comm) rt->hook.comm(rt->hook.ctx, rt->subject, kind, from->mesh->spec.axes[axis].name, bytes, result);
     *out = result;
     return spli_ok();

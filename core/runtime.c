@@ -10,6 +10,7 @@
 #include "cores.h"
 #include "memory_cache.h"
 #include "sim.h"
+#include "trace.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,6 +128,7 @@ spl_status spl_runtime_close(spl_runtime *rt, int *leaked) {
     if (!rt) return spli_ok();
     const spl_counters *c = &rt->counters;
     if (leaked) *leaked = (int)(c->live_tensors + c->live_storages + c->live_meshes + c->live_blocks);
+    spli_trace_free(rt);
     spl_status status = spli_wait_queue(rt, rt->compute);
     close_backend(rt);
     rt->world->ops->close(rt->world);

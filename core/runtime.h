@@ -12,6 +12,7 @@ typedef struct spli_trace_hook { /* explain and traces listen here; both may be 
 } spli_trace_hook;
 
 struct spli_control;
+struct spli_trace;
 typedef struct spli_cache spli_cache;
 
 struct spl_runtime {
@@ -32,6 +33,9 @@ struct spl_runtime {
     spl_counters counters;
     spli_trace_hook hook;
     const char *subject;   /* name of the tensor now being made, for the hook; set by block */
+    struct spli_trace *trace; /* being recorded (trace.h), or NULL */
+    uint64_t traces;          /* recorded so far */
+    double trace_skew;        /* seconds added to this rank's clock as traces see it, to test how clocks are aligned */
     struct spli_control *control; /* messages between ranks apart from data (control.h) */
     spli_cache *cache;     /* memory given back (memory_cache.c); NULL until used */
     int cache_off;

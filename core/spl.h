@@ -108,6 +108,29 @@ void spl_counters_get(const spl_runtime *rt, spl_counters *out);
 /* [local] Zeroes calls, bytes, seconds and flops; peaks restart from the present values. */
 void spl_counters_reset(spl_runtime *rt);
 
+/* ---------------------------------------------------------------- traces */
+
+typedef struct spl_trace_config {
+    int64_t most_events; /* a rank keeps at most so many and counts what it leaves out; 0: 200,000 */
+    void (*site)(void *ctx, char *out, size_t n); /* where the script stands; NULL: what set_site said last */
+    void *ctx;
+} spl_trace_config;
+/* [collective] From now on ops, communication, waits and memory are recorded. SPL_EARG where they are already. Times
+ * are those of the calling thread: work that a backend queues is seen where it is waited for. */
+spl_status spl_trace_start(spl_runtime *rt, const spl_trace_config *config);
+/* [local] */
+int spl_tracing(const spl_runtime *rt);
+/* [local] Records something of the script's own that began at spl's monotonic clock `begin` and ends now. */
+void spl_trace_span(spl_runtime *rt, const char *name, double begin);
+/* [collective] Ends the recording; rank 0 writes one file of the Trace Event Format for all ranks, on one clock. With
+ * `by_itself` [local]: this rank's part alone, when others may not answer any more; the recording goes on. The file is
+ * written whole or not at all. SPL_EIO, on the rank that writes. */
+spl_status spl_trace_write(spl_runtime *rt, const char *path, int by_itself);
+/* [local] Ends the recording and forgets it. */
+void spl_trace_drop(spl_runtime *rt);
+/* [local] SPL_EIO where a trace could not be written to this path. */
+spl_status spl_trace_check_path(const char *path);
+
 /* ---------------------------------------------------------------- mesh */
 
 typedef enum spl_role {

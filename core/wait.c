@@ -5,6 +5,7 @@
  * measured since the last progress, so a slow transfer is no stall. */
 #include "control.h"
 #include "sim.h"
+#include "trace.h"
 #include <sched.h>
 #include <stdio.h>
 #include <time.h>
@@ -33,7 +34,7 @@ static void rest(spl_runtime *rt, double idle) {
     nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
 }
 
-spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what) {
+static spl_status wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what) {
     double begin = 0, moved = 0, watched = 0;
     uint64_t before = 0, progress = 0;
     unsigned turns = 0;
@@ -63,6 +64,14 @@ spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limi
         }
         rest(rt, now - moved);
     }
+}
+
+spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what) {
+    if (!rt->trace) return wait_for(rt, poll, ctx, limit, watch, what);
+    double begin = spli_now();
+    spl_status status = wait_for(rt, poll, ctx, limit, watch, what);
+    if (rt->trace) spli_trace_wait(rt, begin, what);
+    return status;
 }
 
 typedef struct request_wait {
@@ -100,6 +109,7 @@ spl_status spli_wait(spl_runtime *rt, spl_request *r, const char *what) {
         rt->counters.comm_seconds += end - r->counted;
         rt->counters.comm_exposed_seconds += end - begin;
     }
+    if (r->traced) spli_trace_arrived(rt, r->traced);
     if (r->ready) rt->backend->event_close(rt->backend_ctx, r->ready);
     r->comm->ops->request_free(r);
     return status;

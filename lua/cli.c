@@ -12,11 +12,12 @@ const char lspl_usage[] =
     "\n"
     "  spl run [-n RANKS] [options] SCRIPT [ARGS]   run a script (a path or a shipped name)\n"
     "  spl test [-n RANKS] [busted arguments]       run specs with busted inside the host\n"
+    "  spl trace FILE                               sum up what `spl run --trace FILE` wrote\n"
     "  spl info                                     what this machine and this build offer\n"
     "  spl help [TOPIC]                             what this page and the topics below say\n"
     "  spl version\n"
     "\n"
-    "Topics: run, test, info, help, version: a command and its options\n"
+    "Topics: run, test, trace, info, help, version: a command and its options\n"
     "        scripts: what comes with spl; a script's name, such as sp_forward: its options\n"
     "        api: all functions of the Lua API, by concept; the name of a function, an object or a field, such as\n"
     "        block, tensor:gather, tensor.shape, mesh.parse: what it does\n"
@@ -32,6 +33,7 @@ const char lspl_usage[] =
     "  --backend cpu|null     where tensors live; null counts shapes and bytes and computes nothing (default cpu)\n" \
     "  --timeout SECONDS      give up when ranks make no progress for so long (default 60)\n" \
     "  --check-collectives    ranks agree on each collective before data moves\n" \
+    "  --trace FILE           write what every rank did and when, as JSON for ui.perfetto.dev and `spl trace FILE`\n" \
     "  --threads N            threads of each rank (default: its share of the cores)\n"
 
 const lspl_command lspl_commands[] = {
@@ -43,26 +45,33 @@ const lspl_command lspl_commands[] = {
      "  -h, --help             this text; behind SCRIPT the script's own\n\n"
      "These may stand after SCRIPT too; what follows `--` is left to the script. `spl run SCRIPT --help` shows the\n"
      "script's own.\n",
-     1, NULL, -1},
+     1, NULL, -1, 0},
     {"test",
      "usage: spl test [options] [busted arguments]\n\n"
      "Runs busted specs (default: tests/lua, or tests/mpi on more than one rank) inside the host. On several ranks\n"
      "all of them run the same tests, and a failure on any rank is a failure on all.\n\n" HOST_OPTIONS,
-     0, "spl.test", -1},
+     0, "spl.test", -1, 0},
     {"info",
      "usage: spl info [options]\n\n"
      "Prints version, machine, libraries and the choices made from them.\n\n" HOST_OPTIONS,
-     0, "spl.info", 0},
+     0, "spl.info", 0, 0},
+    {"trace",
+     "usage: spl trace [--whole] [--json] FILE\n\n"
+     "Sums up a trace that `spl run --trace FILE` wrote: time by op, communication that compute does not cover, idle\n"
+     "time, and the rank that the others wait for. The file itself opens in ui.perfetto.dev and chrome://tracing.\n\n"
+     "  --whole                also what lies outside of the spans that the script marked, such as spl.bench's rounds\n"
+     "  --json                 one JSON object instead of tables\n",
+     0, "spl.trace", -1, 1},
     {"help",
      "usage: spl help [TOPIC]\n\n"
      "TOPIC is a command; `scripts`, or the name of one; `roles`; `api`, or a function, object or field of the\n"
      "Lua API such as `block`, `mesh.parse`, `tensor:gather` or `tensor.shape`. Without it: what there is.\n",
-     0, "spl.help", 1},
-    {"version", "usage: spl version\n", 0, NULL, 0},
-    {NULL, NULL, 0, NULL, 0}};
+     0, "spl.help", 1, 0},
+    {"version", "usage: spl version\n", 0, NULL, 0, 0},
+    {NULL, NULL, 0, NULL, 0, 0}};
 
 static const char *const host_options[] = {"-n", "--virtual", "--backend", "--timeout", "--check-collectives",
-                                           "--threads", "--no-strict", "--help", NULL};
+                                           "--threads", "--trace", "--no-strict", "--help", NULL};
 
 const lspl_command *lspl_find_command(const char *name) {
     for (const lspl_command *c = lspl_commands; c->name; c++) {
@@ -138,6 +147,13 @@ static int backend_name(reader *r, const char *value, const char **out) {
     return -1;
 }
 
+static int file_name(reader *r, const char *option, const char *value, const char **out) {
+    *out = value;
+    if (value && *value) return 1;
+    snprintf(r->message, r->n, "%s needs the name of a file to write, such as trace.json", option);
+    return -1;
+}
+
 /* 1: an option of the host was read; 0: not one of ours; -1: it is wrong. */
 static int host_option(reader *r, lspl_options *out) {
     const char *value, *given = r->argv[r->at];
@@ -145,6 +161,7 @@ static int host_option(reader *r, lspl_options *out) {
     if (option_value(r, "--virtual", &value)) return positive_int(r, "--virtual", value, &out->virtual_ranks);
     if (option_value(r, "--threads", &value)) return positive_int(r, "--threads", value, &out->threads);
     if (option_value(r, "--timeout", &value)) return seconds(r, value, &out->timeout);
+    if (option_value(r, "--trace", &value)) return file_name(r, "--trace", value, &out->trace);
     if (option_value(r, "--backend", &value)) return backend_name(r, value, &out->backend);
     if (strcmp(given, "--check-collectives") == 0) return r->at++, out->check_collectives = 1;
     if (strcmp(given, "--no-strict") == 0) return r->at++, out->strict = 0, 1;
@@ -164,7 +181,7 @@ int lspl_parse_command(const lspl_command *command, int argc, char **argv, char 
     *out = (lspl_options){
         .command = command->name, .module = command->module, .args = args, .strict = command->takes_script};
     *help = 0;
-    int raw = 0; /* after `--` everything is the script's */
+    int raw = command->alone; /* after `--` everything is the script's */
     while (r.at < argc) {
         char *given = argv[r.at];
         int waiting = command->takes_script && !out->script;
@@ -180,6 +197,7 @@ int lspl_parse_command(const lspl_command *command, int argc, char **argv, char 
             if (asks && (waiting || !command->takes_script)) return *help = 1, 0;
             if (waiting && given[0] == '-') return unknown_option(&r, command->name);
         }
+        if (command->alone && (!strcmp(given, "--help") || !strcmp(given, "-h"))) return *help = 1, 0;
         if (waiting) out->script = given;
         else args[out->nargs++] = given;
         r.at++;

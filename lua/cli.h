@@ -9,6 +9,7 @@ typedef struct lspl_command {
     int takes_script;  /* 1: SCRIPT [ARGS]; 0: the rest goes to `module` */
     const char *module;
     int most_args;     /* what the module takes besides options; -1: any number */
+    int alone;         /* 1: one process that reads its own options; no ranks */
 } lspl_command;
 
 /* Ends with name NULL. */

@@ -106,8 +106,8 @@ static void on_warning(void *ud, const char *piece, int more) {
 
 static void open_bindings(lua_State *L) {
     static void (*const openers[])(lua_State *) = {
-        lspl_open_hold, lspl_open_error, lspl_open_runtime, lspl_open_info, lspl_open_mesh, lspl_open_layout,
-        lspl_open_tensor, lspl_open_ops, lspl_open_block, lspl_open_reference, lspl_open_safetensors,
+        lspl_open_hold, lspl_open_error, lspl_open_runtime, lspl_open_info, lspl_open_trace, lspl_open_mesh,
+        lspl_open_layout, lspl_open_tensor, lspl_open_ops, lspl_open_block, lspl_open_reference, lspl_open_safetensors,
         lspl_open_regex};
     lua_newtable(L);
     for (size_t i = 0; i < sizeof openers / sizeof *openers; i++) openers[i](L);
@@ -314,6 +314,32 @@ static spl_status open_runtime(lspl_host *host) {
     return spl_runtime_open(&config, &host->runtime);
 }
 
+/* Whether rank 0 can write the file is known before any work starts. */
+static spl_status begin_trace(lspl_host *host) {
+    const char *path = host->options->trace;
+    spl_status s = spli_ok();
+    if (!path) return s;
+    if (spl_rank(host->runtime) == 0) s = spl_trace_check_path(path);
+    double wrong = s.code;
+    SPL_TRY(spl_agree_doubles(host->runtime, &wrong, 1, '>'));
+    SPL_TRY(s);
+    if (wrong != 0) return spli_error((spl_code)wrong, "rank 0 cannot write the trace to '%.200s'", path);
+    return lspl_trace_start(host, 0);
+}
+
+/* The trace of all ranks where all have come to the end; of a failed run that of the rank which says why, in case the
+ * others do not. Returns the exit code. */
+static int end_trace(lspl_host *host, int code, int speak, int all) {
+    const char *path = host->options->trace;
+    spl_status s = spli_ok();
+    if (!path || !spl_tracing(host->runtime)) return code;
+    if (speak && code && spl_size(host->runtime) > 1) s = spl_trace_write(host->runtime, path, 1);
+    if (all && s.code == SPL_OK) s = spl_trace_write(host->runtime, path, 0);
+    if (s.code == SPL_OK) return code;
+    fprintf(stderr, "spl: rank %d: %s\n", spl_rank(host->runtime), s.message);
+    return code ? code : spl_exit_code(s.code);
+}
+
 static int run_host(lspl_host *host) {
     spl_status s = open_runtime(host);
     if (s.code != SPL_OK) {
@@ -324,8 +350,12 @@ static int run_host(lspl_host *host) {
     }
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* a line at a time, also when mpirun holds the other end */
     int code = 1, speak = 0, worst = 1, all = 0;
-    host->L = new_state(host);
-    if (!host->L) {
+    s = begin_trace(host);
+    host->L = s.code == SPL_OK ? new_state(host) : NULL;
+    if (s.code != SPL_OK) {
+        snprintf(host->cause, sizeof host->cause, "%s", s.message);
+        code = spl_exit_code(s.code);
+    } else if (!host->L) {
         snprintf(host->cause, sizeof host->cause, "not enough memory for Lua");
         code = 1;
     } else {
@@ -335,6 +365,7 @@ static int run_host(lspl_host *host) {
     fflush(stdout);
     spl_runtime_finish(host->runtime, code, 1.0, &speak, &worst, &all);
     if (speak && code) say(host);
+    worst = end_trace(host, worst, speak, all);
     if (!all) {
         /* mpirun may throw away what it has not passed on yet when it is told to end the job */
         if (speak && !host->sim) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);

@@ -10,6 +10,7 @@ typedef struct lspl_options { /* of `spl run` and its relatives, as the command 
     int virtual_ranks;      /* --virtual; 0: not given */
     const char *backend;    /* NULL: cpu */
     double timeout;         /* 0: the runtime's own */
+    const char *trace;      /* --trace: the file; NULL: none */
     int check_collectives;
     int threads;            /* 0: this rank's share */
     int strict;             /* reading an undefined global is an error */
@@ -53,6 +54,9 @@ lspl_host *lspl_host_of(lua_State *L);
 int lspl_finalizing(lua_State *L);
 /* The run fails in the end with this message, even if Lua or the script swallows the error. */
 void lspl_host_blame_finalizer(lspl_host *host, const char *message);
+
+/* ltrace.c: [collective] */
+spl_status lspl_trace_start(lspl_host *host, int64_t most_events);
 
 /* lerror.c */
 int lspl_is_error(lua_State *L, int index);

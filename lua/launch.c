@@ -85,6 +85,7 @@ static void build_command(words *w, const lspl_options *o, const char *own) {
     if (o->backend) add(w, "--backend"), add(w, o->backend);
     if (o->timeout > 0) add_number(w, "--timeout", o->timeout);
     if (o->threads > 0) add_number(w, "--threads", o->threads);
+    if (o->trace) add(w, "--trace"), add(w, o->trace);
     if (o->check_collectives) add(w, "--check-collectives");
     if (o->script && !o->strict) add(w, "--no-strict");
     if (o->script) add(w, o->script);

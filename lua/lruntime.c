@@ -17,18 +17,23 @@ spl_runtime *lspl_runtime(lua_State *L) {
 }
 
 /* The script's own line: frames of embedded modules are passed over while there is another. */
-static void set_site(lua_State *L, spl_runtime *rt) {
+void lspl_site(lua_State *L, char *site, size_t n) {
     lua_Debug frame;
-    char site[128] = "";
+    site[0] = 0;
     for (int level = 0; lua_getstack(L, level, &frame); level++) {
         lua_getinfo(L, "Sl", &frame);
         if (frame.currentline <= 0) continue;
         int embedded = strncmp(frame.source, "@spl/", 5) == 0;
         if (embedded && site[0]) continue;
         const char *name = frame.short_src, *slash = strrchr(name, '/');
-        snprintf(site, sizeof site, "%s:%d", slash && !embedded ? slash + 1 : name, frame.currentline);
+        snprintf(site, n, "%s:%d", slash && !embedded ? slash + 1 : name, frame.currentline);
         if (!embedded) break;
     }
+}
+
+static void set_site(lua_State *L, spl_runtime *rt) {
+    char site[128];
+    lspl_site(L, site, sizeof site);
     spl_runtime_set_site(rt, site[0] ? site : NULL);
 }
 

@@ -48,6 +48,9 @@ void **lspl_new_object(lua_State *L, const char *type);
 void **lspl_to_object(lua_State *L, int index, const char *type);
 void lspl_open_hold(lua_State *L);
 
+/* The script's line ("a.lua:12"), or "". */
+void lspl_site(lua_State *L, char *site, size_t n);
+
 /* Typed access; `function` and `argument` are for the message. A released object is SPL_ERELEASED. */
 spl_tensor *lspl_check_tensor(lua_State *L, int index, const char *function, const char *argument);
 spl_tensor *lspl_opt_tensor(lua_State *L, int index, const char *function, const char *argument); /* nil -> NULL */
@@ -124,6 +127,7 @@ void lspl_mesh_collectives(lua_State *L); /* adds all_gather and its like to the
 void lspl_open_error(lua_State *L);
 void lspl_open_runtime(lua_State *L);  /* rank size barrier counters ... (lruntime.c) */
 void lspl_open_info(lua_State *L);     /* spl.facts: the machine and the build (linfo.c) */
+void lspl_open_trace(lua_State *L);    /* spl.trace_start, trace_write ... (ltrace.c) */
 void lspl_open_mesh(lua_State *L);
 void lspl_open_layout(lua_State *L);
 void lspl_open_tensor(lua_State *L);

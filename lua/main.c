@@ -39,6 +39,11 @@ static int run(const lspl_command *command, int argc, char **argv, char **args) 
                  options.virtual_ranks, options.ranks ? "-n" : "mpirun");
         return complain(message);
     }
+    if (command->alone && lspl_launched(&rank, &size) && size > 1) {
+        snprintf(message, sizeof message, "`spl %s` is for one process, but this is one of %d ranks; leave mpirun out",
+                 command->name, size);
+        return complain(message);
+    }
     if (options.virtual_ranks) return lspl_virtual_run(&options);
     if (options.ranks == 0) return lspl_host_run(&options);
     if (lspl_launched(&rank, &size)) {

@@ -38,6 +38,7 @@ _spl() {
     case $previous in
     --backend) mapfile -t COMPREPLY < <(compgen -W "cpu null" -- "$word"); return ;;
     -n | --virtual | --threads | --timeout) return ;;
+    --trace) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
     esac
     if [[ $command == help && $word != -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$(_spl_commands "$program") api roles scripts" -- "$word")
@@ -45,7 +46,7 @@ _spl() {
     fi
     for (( i = 2; i < COMP_CWORD; i++ )); do
         case ${COMP_WORDS[i]} in
-        -n | --virtual | --threads | --timeout | --backend) (( i++ )) ;;
+        -n | --virtual | --threads | --timeout | --backend | --trace) (( i++ )) ;;
         -*) ;;
         *) script=${COMP_WORDS[i]}; break ;;
         esac
@@ -62,7 +63,7 @@ _spl() {
         mapfile -t COMPREPLY < <(compgen -W "$(_spl_shipped "$program")" -- "$word"
             compgen -f -X '!*.lua' -- "$word"
             compgen -d -S / -- "$word")
-    elif [[ $command == run || $command == test ]]; then
+    elif [[ $command == run || $command == test || $command == trace ]]; then
         mapfile -t COMPREPLY < <(compgen -f -- "$word")
     fi
 }

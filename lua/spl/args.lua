@@ -6,7 +6,7 @@ local core = require "spl.core"
 local args = {}
 
 local RESERVED = { help = true, n = true, virtual = true, backend = true, timeout = true, threads = true,
-    check_collectives = true, strict = true, no_strict = true }
+    check_collectives = true, trace = true, strict = true, no_strict = true }
 local FIELDS = { "choices", "default", "help", "max", "metavar", "min", "of", "required", "separator", "type" }
 local TYPES = { integer = true, number = true, string = true, boolean = true, list = true }
 local SUFFIX = { k = 1 << 10, m = 1 << 20, g = 1 << 30 }

@@ -31,7 +31,7 @@ local function percentile(sorted, p)
     return sorted[math.max(1, math.ceil(p * #sorted))]
 end
 
-local function one_round(f)
+local function one_round(f, name)
     collectgarbage()
     spl.barrier()
     spl.reset_counters()
@@ -39,6 +39,7 @@ local function one_round(f)
     local results = table.pack(f())
     local seconds = spl.now() - start
     local c = spl.counters()
+    spl.trace_span("round of " .. name, start)
     release(table.unpack(results, 1, results.n))
     local peak = c.memory.peak
     return { seconds, c.comm_seconds, c.comm_exposed_seconds, c.bytes.total, peak.activations + peak.buffers,
@@ -184,7 +185,7 @@ function bench.bench(o)
     end
     local here = {}
     for i = 1, rounds do
-        here[i] = one_round(f)
+        here[i] = one_round(f, o.name or "bench")
         if i == 1 and warmup == 0 then
             announce(o.name, here[1][1], rounds - 1)
         end
