@@ -53,6 +53,15 @@ spl_status spli_control_drain(spl_runtime *rt, int peer) {
             p->follows = m.as.ended.follows;
             return spli_ok();
         }
+        if (m.type == SPLI_TURN_END) {
+            p->turn_done = m.sequence;
+            p->step = m.as.step;
+            continue;
+        }
+        if (m.type == SPLI_TURN_STOP) {
+            rt->control->turn_stop = m.sequence;
+            continue;
+        }
         spli_letter *letter = malloc(sizeof *letter), **last = &p->inbox;
         if (!letter) return spli_error(SPL_ENOMEM, "out of memory while receiving a message of rank %d", peer);
         letter->next = NULL;
@@ -64,6 +73,13 @@ spl_status spli_control_drain(spl_runtime *rt, int peer) {
 
 spl_status spli_control_ended(spl_runtime *rt, int peer, const char *what) {
     const spli_peer *p = &rt->control->peers[peer];
+    if (!p->ended && rt->control->turn && p->turn_done == rt->control->turn) {
+        rt->control->follows = p->step.code != SPL_OK;
+        return spli_error(SPL_EDISAGREE,
+                          "missing participant: rank %d %s the line, and is missed in %s%s%s%s", peer,
+                          p->step.code ? "failed in" : "has finished", what, rt->site[0] ? " (" : "", rt->site,
+                          rt->site[0] ? ")" : "");
+    }
     if (!p->ended) return spli_ok();
     rt->control->follows = p->exit_code != 0;
     if (p->exit_code)
@@ -86,5 +102,7 @@ spl_status spli_control_watch(spl_runtime *rt, const char *what) {
         if (p != rt->rank && rt->control->peers[p].ended && rt->control->peers[p].exit_code)
             return spli_control_ended(rt, p, what);
     }
+    if (spli_turn_over(rt))
+        return spli_error(SPL_EINTERRUPT, "interrupted while rank %d waited for %s", rt->rank, what);
     return spli_ok();
 }

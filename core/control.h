@@ -8,7 +8,12 @@ typedef enum spli_message_type {
     SPLI_FINGERPRINT = 1, /* "I am about to call this": see fingerprint.c */
     SPLI_VERDICT,         /* "the fingerprints I got agree", or why not */
     SPLI_ENDED,           /* the sender's script is over */
-    SPLI_HOST             /* a piece of host data: see host_values.c */
+    SPLI_HOST,            /* a piece of host data: see host_values.c */
+    SPLI_REPORT,          /* a piece of the table that goes with the verdict that follows */
+    SPLI_TURN,            /* a piece of the text of a turn: see turn.c */
+    SPLI_TURN_END,        /* the sender's turn is over */
+    SPLI_TURN_TEXT,       /* a piece of what came of it, to rank 0 */
+    SPLI_TURN_STOP        /* rank 0 asks all ranks to stop the turn */
 } spli_message_type;
 
 /* What a member is about to call, as one other member can judge it. */
@@ -22,7 +27,14 @@ typedef struct spli_fingerprint {
 
 typedef enum spli_host_kind { SPLI_HOST_SUM = 100, SPLI_HOST_MAX, SPLI_HOST_MIN, SPLI_HOST_BYTES } spli_host_kind;
 
-enum { SPLI_VERDICT_BYTES = 440, SPLI_HOST_PIECE = 440 };
+enum { SPLI_VERDICT_BYTES = 440, SPLI_HOST_PIECE = 440, SPLI_TEXT_PIECE = 440 };
+
+typedef struct spli_step { /* what keeps ranks in step from turn to turn */
+    uint64_t sequence;     /* no collective of any comm has had this number or a higher one */
+    uint32_t next_comm_id;
+    int32_t code;          /* how the sender's turn ended */
+    int32_t follows;       /* failed only because another rank's turn had ended */
+} spli_step;
 
 typedef struct spli_message {
     int32_t type;
@@ -46,6 +58,11 @@ typedef struct spli_message {
             int64_t bytes, offset;
             char piece[SPLI_HOST_PIECE];
         } host;
+        struct { /* of a report, a turn, or what came of one; `sequence` is the turn */
+            int64_t bytes, offset;
+            char piece[SPLI_TEXT_PIECE];
+        } text;
+        spli_step step; /* goes before the pieces of a turn, and ends one */
     } as;
 } spli_message;
 
@@ -57,6 +74,8 @@ typedef struct spli_letter {
 typedef struct spli_peer {
     spli_letter *inbox;
     int ended, exit_code, follows;
+    uint64_t turn_done; /* the last turn that it has ended, */
+    spli_step step;     /* and what it said then */
 } spli_peer;
 
 typedef struct spli_seen { /* how far agreements over a comm have come here: older messages are stale */
@@ -71,6 +90,8 @@ typedef struct spli_control {
     int said_end;
     int follows;      /* a wait here failed because another rank had ended */
     uint64_t letters; /* received so far, for progress */
+    uint64_t turn, turn_stop; /* the turn under way (0: none); the one that rank 0 wants stopped */
+    spli_step step;   /* agreed when the turn began: see turn.c */
 } spli_control;
 
 spl_status spli_control_open(spl_runtime *rt);
@@ -84,6 +105,9 @@ void spli_control_drop(spli_letter **at);
 spl_status spli_control_watch(spl_runtime *rt, const char *what);
 /* The same for a rank that ended well, though this rank needs it. */
 spl_status spli_control_ended(spl_runtime *rt, int peer, const char *what);
+
+/* 1 when this rank is to end its turn, as far as messages that came say (turn.c). */
+int spli_turn_over(const spl_runtime *rt);
 
 /* Agreement on a call that moves `total` elements between all members of c and is no data collective (kind:
  * spli_host_kind). */

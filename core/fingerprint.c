@@ -39,10 +39,12 @@ typedef struct agreement {
 
 /* ---------------------------------------------------------------- what is stale */
 
-static uint64_t seen_next(const spli_control *ctl, uint32_t comm_id) {
+static uint64_t seen_next(const spl_runtime *rt, uint32_t comm_id) {
+    const spli_control *ctl = rt->control;
     for (int i = 0; i < ctl->nseen; i++)
-        if (ctl->seen[i].comm_id == comm_id) return ctl->seen[i].next;
-    return 0;
+        if (ctl->seen[i].comm_id == comm_id)
+            return ctl->seen[i].next > rt->first_sequence ? ctl->seen[i].next : rt->first_sequence;
+    return rt->first_sequence;
 }
 
 static spl_status seen_set(spli_control *ctl, uint32_t comm_id, uint64_t next) {
@@ -230,7 +232,7 @@ static spl_status read_inbox(agreement *a, int m) {
         int print = l->m.type == SPLI_FINGERPRINT, verdict = l->m.type == SPLI_VERDICT, ours = l->m.comm_id == a->c->id;
         if (!print && !verdict) {
             at = &l->next;
-        } else if (l->m.sequence < (ours ? number : seen_next(a->rt->control, l->m.comm_id))) {
+        } else if (l->m.sequence < (ours ? number : seen_next(a->rt, l->m.comm_id))) {
             spli_control_drop(at);
         } else if (!ours) {
             if (print && !a->fits[m] && stands_against(a, l)) return is_elsewhere(a, m, l);
@@ -298,8 +300,9 @@ static spl_status stalled(const agreement *a) {
 
 static spl_status agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll, int kind, int64_t total) {
     if (c->size == 1 || rt->dry) return spli_ok();
-    uint64_t next = seen_next(rt->control, c->id);
+    uint64_t next = seen_next(rt, c->id);
     if (next > c->sequence) c->sequence = next;
+    if (c->sequence >= rt->next_sequence) rt->next_sequence = c->sequence + 1;
     if (!rt->check) return spli_ok();
     char what[200];
     agreement a = {.rt = rt, .c = c, .coll = coll, .number = c->sequence, .what = what};
@@ -324,6 +327,7 @@ static spl_status agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll, int 
         (void)send_verdict(&a, status.code, status.message); /* the first error counts */
     c->sequence = a.number + (status.code != SPL_OK);
     spl_status noted = seen_set(rt->control, c->id, a.number + 1);
+    if (a.number >= rt->next_sequence) rt->next_sequence = a.number + 1;
     free(a.fits);
     return status.code != SPL_OK ? status : noted;
 }

@@ -144,6 +144,8 @@ int spl_rank(const spl_runtime *rt) { return rt->rank; }
 int spl_size(const spl_runtime *rt) { return rt->size; }
 int spl_threads(const spl_runtime *rt) { return rt->threads; }
 int spl_virtual(const spl_runtime *rt) { return rt->sim != NULL; }
+int spl_runtime_follows(const spl_runtime *rt) { return rt->control && rt->control->follows; }
+int64_t spl_memory_share(const spl_runtime *rt) { return rt->memory_share; }
 void spl_runtime_set_check(spl_runtime *rt, int on) { rt->check = on != 0; }
 
 void spl_runtime_set_site(spl_runtime *rt, const char *site) {

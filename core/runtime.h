@@ -28,6 +28,8 @@ struct spl_runtime {
     double timeout;
     int check;
     const volatile int *interrupt;
+    /* numbers of collectives: the least that counts (of this turn), and one above all that were used here */
+    uint64_t first_sequence, next_sequence;
     uint32_t next_comm_id; /* equal on all ranks: groups are made in the same order everywhere */
     char site[128];
     spl_counters counters;

@@ -59,6 +59,8 @@ spl_status spl_runtime_close(spl_runtime *rt, int *leaked);
  * known to have failed (it prints the cause). *worst: the exit code of the job as known (that of the lowest failing
  * rank). *all: 1 when every rank has ended, so that an orderly close is possible; else spl_runtime_abort. */
 void spl_runtime_finish(spl_runtime *rt, int exit_code, double seconds, int *speak, int *worst, int *all);
+/* [local] 1 after a wait here failed only because another rank had failed (in this turn, where there are turns). */
+int spl_runtime_follows(const spl_runtime *rt);
 /* [local] Ends the job on all ranks with this exit code; does not return. */
 void spl_runtime_abort(spl_runtime *rt, int exit_code);
 
@@ -66,6 +68,8 @@ int spl_rank(const spl_runtime *rt);
 int spl_size(const spl_runtime *rt);
 int spl_threads(const spl_runtime *rt);
 int spl_virtual(const spl_runtime *rt); /* 1: one of several ranks of this process */
+/* [local] This rank's share of the memory that was free when it started, in bytes; 0: not known. */
+int64_t spl_memory_share(const spl_runtime *rt);
 /* [local] What the ranks run on, in words (describe.c): "cpu"; device and kernel choices in one line; the MPI library.
  */
 const char *spl_backend_name(const spl_runtime *rt);
@@ -84,6 +88,20 @@ typedef struct spl_number {
 spl_status spl_agree_numbers(spl_runtime *rt, spl_number *values, int n, char op);
 /* [collective] Gathers n bytes of every rank, in rank order, into out[size * n]; host memory. Not counted. */
 spl_status spl_gather_bytes(spl_runtime *rt, const void *mine, size_t n, void *out);
+
+/* ---- turns: what a prompt on all ranks is made of. Ranks that called different things in a turn are in step again in
+ * the next, with checking on. */
+/* [collective] The text of the next turn: given on rank 0, waited for without limit on the others. *text (free it) is
+ * NULL when there is none, since a rank has left the job. */
+spl_status spl_turn_begin(spl_runtime *rt, const char *given, size_t n, char **text, size_t *length);
+typedef void (*spl_turn_take)(void *ctx, int rank, const char *bytes, size_t n);
+/* [collective] This rank's turn is over, well (SPL_OK) or not: whoever waits for it in a collective fails at once. On
+ * rank 0 `take` gets what every rank that is still there says, when all have ended their turn; an interrupt meanwhile
+ * stops them. */
+spl_status spl_turn_end(spl_runtime *rt, spl_code how, const char *mine, size_t n, spl_turn_take take, void *ctx);
+/* [local] 1 when this rank is to end its turn: rank 0 was interrupted, or a rank waited for others in vain. For
+ * hooks. */
+int spl_turn_stopped(spl_runtime *rt);
 
 /* What to tell about where the script stands, for agreement and stalls ("sp_forward.lua:31"); copied, may be NULL. */
 void spl_runtime_set_site(spl_runtime *rt, const char *site);

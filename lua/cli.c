@@ -11,13 +11,14 @@ const char lspl_usage[] =
     "spl " SPL_VERSION ": sequence-parallel transformers, driven by Lua scripts that run once per rank\n"
     "\n"
     "  spl run [-n RANKS] [options] SCRIPT [ARGS]   run a script (a path or a shipped name)\n"
+    "  spl repl [-n RANKS]                          one prompt, all ranks\n"
     "  spl test [-n RANKS] [busted arguments]       run specs with busted inside the host\n"
     "  spl trace FILE                               sum up what `spl run --trace FILE` wrote\n"
     "  spl info                                     what this machine and this build offer\n"
     "  spl help [TOPIC]                             what this page and the topics below say\n"
     "  spl version\n"
     "\n"
-    "Topics: run, test, trace, info, help, version: a command and its options\n"
+    "Topics: run, repl, test, trace, info, help, version: a command and its options\n"
     "        scripts: what comes with spl; a script's name, such as sp_forward: its options\n"
     "        api: all functions of the Lua API, by concept; the name of a function, an object or a field, such as\n"
     "        block, tensor:gather, tensor.shape, mesh.parse: what it does\n"
@@ -46,6 +47,12 @@ const lspl_command lspl_commands[] = {
      "These may stand after SCRIPT too; what follows `--` is left to the script. `spl run SCRIPT --help` shows the\n"
      "script's own.\n",
      1, NULL, -1, 0},
+    {"repl",
+     "usage: spl repl [options]\n\n"
+     "Opens one prompt for all ranks: each runs every line, and equal answers are printed once. Under mpirun, or with\n"
+     "lines from a pipe, there is no line editing. `:help` at the prompt says the rest. Lines are kept in\n"
+     "$XDG_STATE_HOME/spl/history, or ~/.local/state/spl/history.\n\n" HOST_OPTIONS,
+     0, "spl.repl", 0, 0},
     {"test",
      "usage: spl test [options] [busted arguments]\n\n"
      "Runs busted specs (default: tests/lua, or tests/mpi on more than one rank) inside the host. On several ranks\n"
@@ -180,6 +187,8 @@ int lspl_parse_command(const lspl_command *command, int argc, char **argv, char 
     reader r = {.argc = argc, .argv = argv, .message = message, .n = n};
     *out = (lspl_options){
         .command = command->name, .module = command->module, .args = args, .strict = command->takes_script};
+    /* where a person looks on, or tests do, every collective is checked */
+    out->check_collectives = !strcmp(command->name, "repl") || !strcmp(command->name, "test");
     *help = 0;
     int raw = command->alone; /* after `--` everything is the script's */
     while (r.at < argc) {

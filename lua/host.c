@@ -15,6 +15,7 @@
 #include "embed.h"
 #include "launch.h"
 #include "lspl.h"
+#include "repl.h"
 
 /* A signal arrives at the process, so this one pointer must be reachable without arguments: the hosts whose scripts run
  * now, one, or as many as there are virtual ranks. */
@@ -39,21 +40,49 @@ void lspl_host_blame_finalizer(lspl_host *host, const char *message) {
 static void insist(lua_State *L, lua_Debug *frame) {
     (void)frame;
     lspl_host *host = lspl_host_of(L);
+    if (!host->leaving && !host->signal) { /* a coroutine that was stopped, and is taken up again */
+        lua_sethook(L, NULL, 0, 0);
+        return;
+    }
     lua_sethook(L, insist, LUA_MASKCOUNT, 1);
     if (host->leaving) lspl_raisef(L, SPL_EINTERRUPT, "os.exit(%d)", host->leave_code);
     lspl_raisef(L, SPL_EINTERRUPT, "interrupted by %s", host->signal == SIGTERM ? "SIGTERM" : "SIGINT");
 }
 
+void lspl_host_stop(lspl_host *host, int number) {
+    host->signal = number;
+    if (!host->at_prompt || number == SIGTERM) lua_sethook(host->L, insist, LUA_MASKCOUNT, 1);
+}
+
+void lspl_host_stop_all(int number) {
+    for (lspl_host *host = signal_targets; host; host = host->next) lspl_host_stop(host, number);
+}
+
 static void on_signal(int number) {
-    for (lspl_host *host = signal_targets; host; host = host->next) {
-        host->signal = number;
-        lua_sethook(host->L, insist, LUA_MASKCOUNT, 1);
-    }
+    lspl_host_stop_all(number);
+}
+
+void lspl_host_insist(lua_State *L) {
+    lspl_host *host = lspl_host_of(L);
+    if (host->leaving || host->signal) insist(L, NULL);
+}
+
+void lspl_host_hook(lspl_host *host, lua_Hook hook, int count) {
+    lua_sethook(host->L, hook, hook ? LUA_MASKCOUNT : 0, count);
+    if (host->signal && (!host->at_prompt || host->signal == SIGTERM)) lua_sethook(host->L, insist, LUA_MASKCOUNT, 1);
+}
+
+static void catch_signals(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = signal_targets ? on_signal : SIG_DFL;
+    action.sa_flags = SA_RESTART | (int)SA_RESETHAND; /* the second one ends the process at once */
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
 }
 
 static void watch_signals(lspl_host *host, int on) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
     if (on) {
         host->next = signal_targets;
         signal_targets = host;
@@ -62,11 +91,13 @@ static void watch_signals(lspl_host *host, int on) {
         while (*at && *at != host) at = (lspl_host *volatile *)&(*at)->next;
         if (*at) *at = host->next;
     }
-    action.sa_handler = signal_targets ? on_signal : SIG_DFL;
-    action.sa_flags = SA_RESTART | (int)SA_RESETHAND; /* the second one ends the process at once */
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    catch_signals();
+}
+
+void lspl_host_go_on(lspl_host *host) {
+    host->signal = 0;
+    lua_sethook(host->L, NULL, 0, 0);
+    catch_signals(); /* the first one had given up the handler */
 }
 
 /* spl.leave(code), what os.exit becomes: unwinds to the host, which ends all ranks in order. */
@@ -108,7 +139,7 @@ static void open_bindings(lua_State *L) {
     static void (*const openers[])(lua_State *) = {
         lspl_open_hold, lspl_open_error, lspl_open_runtime, lspl_open_info, lspl_open_trace, lspl_open_mesh,
         lspl_open_layout, lspl_open_tensor, lspl_open_ops, lspl_open_block, lspl_open_reference, lspl_open_safetensors,
-        lspl_open_regex};
+        lspl_open_regex, lspl_open_repl};
     lua_newtable(L);
     for (size_t i = 0; i < sizeof openers / sizeof *openers; i++) openers[i](L);
     lua_pushcfunction(L, leave);
@@ -381,6 +412,7 @@ int lspl_host_run_rank(const lspl_options *options, spl_sim *sim, int rank) {
     host->sim = sim;
     host->sim_rank = rank;
     int code = run_host(host);
+    free(host->repl);
     free(host);
     return code;
 }

@@ -30,6 +30,7 @@ typedef struct lspl_host {
     spl_runtime *runtime; /* NULL: a state without ranks (help) */
     lua_State *L;
     volatile int signal;  /* SIGINT or SIGTERM when it came; also what waits in core look at */
+    int at_prompt;        /* between lines: only SIGTERM stops what runs */
     int leaving;          /* the script called os.exit */
     int leave_code;
     int finalizer_failed;
@@ -38,6 +39,7 @@ typedef struct lspl_host {
     char finalizer_note[SPL_MESSAGE_BYTES];
     char warning[SPL_MESSAGE_BYTES]; /* pieces of a warning on their way */
     char cause[LSPL_TEXT_BYTES];     /* why the run failed: message and traceback */
+    void *repl;                      /* repl.c's; freed after the state is closed */
 } lspl_host;
 
 /* [collective] Runs the script or module; returns the exit code of the job. */
@@ -57,6 +59,15 @@ void lspl_host_blame_finalizer(lspl_host *host, const char *message);
 
 /* ltrace.c: [collective] */
 spl_status lspl_trace_start(lspl_host *host, int64_t most_events);
+/* [local] As if this signal had come, for one host or all of this process; may be called in a signal handler. What runs
+ * in Lua or waits in core ends with an error of code interrupt, through every pcall, until lspl_host_go_on. */
+void lspl_host_stop(lspl_host *host, int number);
+void lspl_host_stop_all(int number);
+void lspl_host_go_on(lspl_host *host);
+/* Raises that error when there is reason to; for hooks. */
+void lspl_host_insist(lua_State *L);
+/* What is called every `count` VM instructions from now on while nothing is to be stopped; NULL: nothing. */
+void lspl_host_hook(lspl_host *host, lua_Hook hook, int count);
 
 /* lerror.c */
 int lspl_is_error(lua_State *L, int index);

@@ -24,6 +24,10 @@ static void push_error(lua_State *L, const spl_status *s) {
     lua_setfield(L, -2, "rank");
     lua_pushinteger(L, spl_exit_code(s->code));
     lua_setfield(L, -2, "exit");
+    if (host && host->runtime && spl_runtime_follows(host->runtime)) { /* not the cause */
+        lua_pushboolean(L, s->code == SPL_EDISAGREE);
+        lua_setfield(L, -2, "follows");
+    }
     luaL_setmetatable(L, LSPL_ERROR);
 }
 

@@ -237,6 +237,12 @@ static int l_host(lua_State *L) {
     return 1;
 }
 
+/* core.process(): the number of this process, for modules. */
+static int l_process(lua_State *L) {
+    lua_pushinteger(L, getpid());
+    return 1;
+}
+
 /* spl.check_collectives(on): whether ranks agree on each collective before data moves. */
 static int l_check_collectives(lua_State *L) {
     if (lua_type(L, 1) != LUA_TBOOLEAN) return lspl_bad_argument(L, "check_collectives", "on", "a boolean", 1);
@@ -288,7 +294,7 @@ void lspl_open_runtime(lua_State *L) {
         {"barrier", l_barrier}, {"max", l_max}, {"min", l_min}, {"sum", l_sum}, {"gather", l_gather},
         {"counters", l_counters},
         {"reset_counters", l_reset_counters}, {"memory", l_memory}, {"live", l_live}, {"now", l_now},
-        {"host", l_host}, {"check_collectives", l_check_collectives}, {"nearest", l_nearest},
+        {"host", l_host}, {"process", l_process}, {"check_collectives", l_check_collectives}, {"nearest", l_nearest},
         {"embedded", l_embedded}, {"embedded_list", l_embedded_list}, {"record", lspl_as_record}, {NULL, NULL}};
     luaL_setfuncs(L, functions, 0);
     set_string(L, "version", SPL_VERSION);

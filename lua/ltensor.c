@@ -317,7 +317,18 @@ static int tensor_gather(lua_State *L) {
     return 1;
 }
 
-/* tensor:where() -> per dimension the segments that this rank holds [local] */
+/* Upvalue 1: the layout. Draws what every rank holds (spl/where.lua). */
+static int where_tostring(lua_State *L) {
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "spl.where");
+    lua_call(L, 1, 1);
+    lua_getfield(L, -1, "layout");
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_call(L, 1, 1);
+    return 1;
+}
+
+/* tensor:where() -> per dimension the segments that this rank holds; prints as a map of the mesh [local] */
 static int tensor_where(lua_State *L) {
     lspl_enter(L, 1);
     spl_tensor *t = lspl_check_tensor(L, 1, "tensor:where", "self");
@@ -333,7 +344,11 @@ static int tensor_where(lua_State *L) {
             lua_call(L, 2, 1);
             lua_rawseti(L, list, i + 1);
         }
-        lua_pop(L, 1);
+        lua_createtable(L, 0, 1);
+        lua_insert(L, 3);
+        lua_pushcclosure(L, where_tostring, 1); /* takes the layout from the top */
+        lua_setfield(L, 3, "__tostring");
+        lua_setmetatable(L, 2);
         return 1;
     }
     for (int i = 0; i < ndim; i++) { /* all of it */

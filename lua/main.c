@@ -5,6 +5,7 @@
 #include <string.h>
 #include "cli.h"
 #include "host.h"
+#include "repl.h"
 
 /* Under a launcher every rank reads the same command line; one of them says what is wrong with it. */
 static int complain(const char *message) {
@@ -44,6 +45,7 @@ static int run(const lspl_command *command, int argc, char **argv, char **args) 
                  command->name, size);
         return complain(message);
     }
+    if (!strcmp(command->name, "repl") && !lspl_launched(&rank, &size)) return lspl_repl_front(&options);
     if (options.virtual_ranks) return lspl_virtual_run(&options);
     if (options.ranks == 0) return lspl_host_run(&options);
     if (lspl_launched(&rank, &size)) {

@@ -167,7 +167,8 @@ function tensor:cast(dtype) end
 ---@return spl.tensor
 function tensor:clone() end
 
---- [local] For each dimension the segments that this rank holds.
+--- [local] For each dimension the segments that this rank holds. Prints as a map of the mesh: which positions every
+--- rank holds, "[rows; columns]", where ":" is all of a dimension.
 ---@return spl.segment[][]
 function tensor:where() end
 

@@ -1,0 +1,142 @@
+-- repl_spec.lua: `spl repl`: one prompt on all ranks, from a pipe and on a terminal.
+local mpi = require "mpi"
+
+-- What the prompt answers to these lines.
+local function session(ranks, text, opts)
+    local file = mpi.temporary(text)
+    local words = { "repl" }
+    if ranks and ranks > 1 then
+        words = { "repl", "-n", tostring(ranks) }
+    end
+    for _, word in ipairs((opts or {}).flags or {}) do
+        words[#words + 1] = word
+    end
+    local r = mpi.spl(words, { stdin = file, limit = (opts or {}).limit })
+    os.remove(file)
+    return r
+end
+
+local function answers(ranks, text, opts)
+    local r = session(ranks, text, opts)
+    assert.same({ 0, "" }, { r.code, r.err })
+    return r.out
+end
+
+describe("the prompt from a pipe", function()
+    it("answers expressions without return, statements, chunks of several lines, and keeps globals", function()
+        assert.equal("3\nx\ty\n1\n2\n6\n", answers(1, '1 + 2\n"x", "y"\nfor i = 1, 2 do\nprint(i)\nend\n'
+            .. "a = {\n6 }\n= a[1]\n"))
+        assert.equal("{ 1, { 2 }, a = { b = true } }\n", answers(1, "{ 1, { 2 }, a = { b = true } }"))
+        assert.equal("7\n49\n", answers(1, "7\n_ * _\n\n  \n-- nothing\n"))
+    end)
+
+    it("prints equal answers once, and others with the ranks that gave them", function()
+        assert.equal("[0-2] 6\n[0] 0\n[1] 1\n[2] 2\n[0,2] even\n[1] odd\n[1] one\n    two\n", answers(3,
+            'spl.sum(2)\nspl.rank()\nspl.rank() % 2 == 0 and "even" or "odd"\n@1 "one\\ntwo"\n'))
+    end)
+
+    it("runs a line on the ranks that are named before it", function()
+        assert.equal("[1] 1\n[0,2] here\n[1-2] here\n[2] yes\n", answers(3, '@1 spl.rank()\n@0,2 "here"\n@1-2 "here"\n'
+            .. '@2 x = "yes"\n@2 x\n'))
+        local r = session(3, "@3 1\n@x 1\n@2-1 1\n")
+        assert.equal(0, r.code)
+        assert.matches("'@3' names ranks that there are not; they are 0 to 2", r.err, 1, true)
+        assert.matches("'@' does not name ranks: write @2", r.err, 1, true)
+        assert.matches("'@2-1' names ranks that there are not", r.err, 1, true)
+    end)
+
+    it("shows tensors with their shape, dtype, layout and values, and who holds what", function()
+        local out = answers(3, 'm = spl.mesh "tp=*"\nx = spl.tensor { shape = { 6 }, mesh = m, '
+            .. 'layout = "tp=shard(1)" }:iota()\nx\nx:gather()\nx:where()\n:mesh\n')
+        assert.matches("[1] tensor f32 [6], tp=shard(1), here [2]\n    {2, 3}\n", out, 1, true)
+        assert.matches("[0-2] tensor f32 [6], local\n      {0, 1, 2, 3, ...}\n", out, 1, true)
+        assert.matches("[0-2] tp=0     tp=1     tp=2\n      0: [1-2] 1: [3-4] 2: [5-6]\n", out, 1, true)
+        assert.matches("m = tp=3\n      tp=0 tp=1 tp=2\n      0    1    2\n", out, 1, true)
+    end)
+
+    it("exits 0 at the end of its input, also after lines that failed", function()
+        local r = session(1, "error 'no'\nx = = 1\nlocal t = nil; t.x = 1\nfor i = 1, 2 do\n")
+        assert.same({ 0, "" }, { r.code, r.out })
+        assert.matches("^error: line 1:1: no\n", r.err)
+        assert.matches("error: line 2:1: unexpected symbol near '='\n", r.err, 1, true)
+        assert.matches("error: line 3:1: attempt to index a nil value (local 't')\n", r.err, 1, true)
+        assert.matches("error: line 4:2: 'end' expected", r.err, 1, true)
+    end)
+
+    it("takes bytes that are no text", function()
+        local r = session(1, '"h\xc3\xa9"\n"\xff\xfe"\n\xff = 1\n#"\0"\n"on"\n')
+        assert.equal(0, r.code)
+        assert.equal('h\xc3\xa9\n\xff\xfe\n1\non\n', r.out)
+        assert.matches("unexpected symbol near '<\\255>'", r.err, 1, true)
+    end)
+
+    it("works under mpirun, where rank 0 reads standard input, and on virtual ranks", function()
+        local file = mpi.temporary "spl.rank()\nspl.barrier()\nif spl.rank() == 1 then error 'no' end\nspl.sum(1)\n"
+        local r = mpi.command({ "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2",
+            require "spl".executable(), "repl" }, { stdin = file })
+        local v = mpi.spl({ "repl", "--virtual", "2" }, { stdin = file })
+        os.remove(file)
+        for _, result in ipairs { r, v } do
+            assert.same({ 0, "[0] 0\n[1] 1\n[0-1] 2\n" }, { result.code, result.out })
+            assert.matches("[1] error: line 3:1: no", result.err, 1, true)
+        end
+    end)
+
+    it("has help, time and the ranks", function()
+        local out = answers(2, ":help\n:help :time\n:ranks\n:time\nspl.barrier()\n:time off\nhelp 'barrier'\n")
+        assert.matches("  :time [on|off]   says after each line how long it took", out, 1, true)
+        assert.matches("[1] rank 1: host ", out, 1, true)
+        assert.matches("# [%d.]+ ms on rank [01], the slowest; up to [%d.]+ ms in communication\n", out)
+        assert.matches("[0-1] spl.barrier()\n        [collective] Returns when every rank has called it.", out, 1, true)
+    end)
+
+    it("loads scripts, and says what is wrong with a command", function()
+        local script = mpi.temporary("print(arg[0] == nil, spl ~= nil, ...)", ".lua")
+        local r = session(1, ":load " .. script .. " a b\n:load no_such\n:load scroe\n:nonsense\n:tim\n:time never\n")
+        os.remove(script)
+        assert.same({ 0, "false\ttrue\ta\tb\n" }, { r.code, r.out })
+        assert.matches("no script 'no_such' here or among the shipped ones\n", r.err, 1, true)
+        assert.matches("did you mean 'score'?", r.err, 1, true)
+        assert.matches("there is no command ':nonsense'; :help lists them", r.err, 1, true)
+        assert.matches("there is no command ':tim'; did you mean ':time'?", r.err, 1, true)
+        assert.matches(":time takes on, off or nothing, got 'never'", r.err, 1, true)
+    end)
+end)
+
+describe("a line that goes wrong", function()
+    it("on one rank says which, and all stay in step", function()
+        local r = session(3, "if spl.rank() == 1 then error 'the cause' end spl.barrier()\nspl.sum(1)\n"
+            .. "if spl.rank() == 2 then error {} end\nspl.sum(2)\n")
+        assert.same({ 0, "[0-2] 3\n[0-2] 6\n" }, { r.code, r.out })
+        assert.matches("^%[1%] error: line 1:1: the cause\n", r.err)
+        assert.matches("%[0,2%] stopped: [^\n]*rank 1 failed in the line", r.err)
+        assert.matches("[2] error: the error is not a message but: {}\n", r.err, 1, true)
+    end)
+
+    it("leaves no rank behind: collectives that only some enter are missed at once", function()
+        local r = session(3, 'm = spl.mesh "tp=*"\nt = spl.ones { shape = { 3 } }\n'
+            .. "if spl.rank() ~= 1 then spl.barrier() end\nif spl.rank() == 0 then m:all_reduce('tp', t) end\n"
+            .. "@2 m:all_gather('tp', t)\n@0 n = spl.mesh 'a=*'\nn2 = spl.mesh 'b=*'\n"
+            .. "n2:all_reduce('b', t):item(1)\nm:all_reduce('tp', t):item(1)\n")
+        assert.same({ 0, "[0-2] 3.0\n[0-2] 3.0\n" }, { r.code, r.out })
+        assert.equal(3, mpi.count(r.err, "missing participant: rank "))
+        assert.is_true(r.seconds < 20)
+    end)
+
+    it("is stopped by os.exit of any rank, which ends the session", function()
+        local r = session(2, "1\nif spl.rank() == 1 then os.exit(5) end\n2\n")
+        assert.same({ 5, "[0-1] 1\n" }, { r.code, r.out })
+        r = session(2, "os.exit(true)\n2\n")
+        assert.same({ 0, "" }, { r.code, r.out })
+    end)
+
+    it("survives recursion without end, and prints of megabytes are cut", function()
+        local r = session(2, "function f() return 1 + f() end f()\nfor i = 1, 1e5 do print(('x'):rep(100)) end\n'on'\n")
+        assert.equal(0, r.code)
+        assert.matches("[0-1] error: line 1:1: stack overflow", r.err, 1, true)
+        assert.matches("\n%.%.%. %(10034464 more bytes are not shown; a line shows 64 KiB of each rank%)\n",
+            (r.out:gsub("\n +", "\n")))
+        assert.matches("%[0%-1%] on\n$", r.out)
+        assert.is_true(#r.out < 100000)
+    end)
+end)
