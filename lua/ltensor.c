@@ -345,10 +345,10 @@ static int tensor_where(lua_State *L) {
             lua_rawseti(L, list, i + 1);
         }
         lua_createtable(L, 0, 1);
-        lua_insert(L, 3);
+        lua_insert(L, layout);
         lua_pushcclosure(L, where_tostring, 1); /* takes the layout from the top */
-        lua_setfield(L, 3, "__tostring");
-        lua_setmetatable(L, 2);
+        lua_setfield(L, layout, "__tostring");
+        lua_setmetatable(L, list);
         return 1;
     }
     for (int i = 0; i < ndim; i++) { /* all of it */
