@@ -6,9 +6,13 @@
  * shard -> shard        all-to-all everything else         local: a slice, or zeros where another rank's coordinate
  * holds the value of a pending sum What goes from member i to member j is the meeting of i's holdings before with j's
  * holdings after, a set of boxes that both sides work out alone from the layouts; parts are packed box by box. Where
- * shards overlap, the lowest holder sends. */
+ * shards overlap, the lowest holder sends.
+ *
+ * A sum that is pending over several axes is finished along one after the other. In bf16 and f16 it is f32 from the
+ * first of these sums to the last, and rounded once (redistribute_sum.c). */
 #include "layout.h"
-#include "tensor.h"
+#include "op.h"
+#include "redistribute.h"
 #include "trace.h"
 #include <stdlib.h>
 #include <string.h>
@@ -159,6 +163,7 @@ static spl_status pack(const step_state *s, const transfer *t, int in_receiver_o
  * lies as it travels is sent, and received, in its place. */
 static spl_status exchange(const step_state *s, spl_coll_kind kind, int64_t *bytes) {
     const int P = s->size, gathers = kind == SPL_COLL_ALL_GATHER, reduces = kind == SPL_COLL_REDUCE_SCATTER;
+    const int widens = s->to->dtype != s->from->dtype; /* a sum of halves in f32: parts arrive, and are added here */
     const size_t size = spl_dtype_size(s->from->dtype);
     spl_status status = spli_ok();
     char *send = NULL, *recv = NULL;
@@ -184,6 +189,8 @@ static spl_status exchange(const step_state *s, spl_coll_kind kind, int64_t *byt
         recv_total += recv_counts[j] = in[j].count;
     }
     if (gathers) send_counts[0] = send_total;
+    for (int j = 0; j < P && widens; j++) recv_total += recv_counts[j] = send_counts[s->me];
+    recv_direct = recv_direct && !widens;
     if (!send_direct && send_total)
         SPL_GO(spli_alloc(s->rt, SPL_MEM_BUFFERS, (size_t)send_total * size, (void **)&send), done);
     if (!recv_direct && recv_total)
@@ -192,16 +199,18 @@ static spl_status exchange(const step_state *s, spl_coll_kind kind, int64_t *byt
     for (int j = 0; j < P && !send_direct; at += out[j++].count)
         SPL_GO(pack(s, &out[j], reduces, send + (size_t)at * size), done);
     const char *parts = send_direct && send_total ? (char *)spli_tensor_data(s->from) + (size_t)send_from * size : send;
-    spl_coll coll = {.kind = kind,
+    spl_coll coll = {.kind = widens ? SPL_COLL_ALL_TO_ALL : kind,
                      .dtype = s->from->dtype,
                      .send_counts = send_counts,
-                     .recv_counts = reduces ? NULL : recv_counts,
+                     .recv_counts = reduces && !widens ? NULL : recv_counts,
                      .send = parts,
                      .recv = recv_direct ? spli_tensor_data(s->to) : recv};
     *bytes = spl_coll_bytes(s->comm, &coll);
     SPL_GO(spli_comm_run(s->rt, s->comm, &coll), done);
     at = 0;
-    for (int j = 0; j < P && !recv_direct; at += in[j++].count)
+    if (widens)
+        SPL_GO(spli_sum_widened(s->rt, spli_tensor_data(s->to), recv, s->from->dtype, P, send_counts[s->me]), done);
+    for (int j = 0; j < P && !recv_direct && !widens; at += in[j++].count)
         SPL_GO(move_boxes(s->rt, &in[j], UNPACK, s->from->dtype, recv + (size_t)at * size, NULL,
                           spli_tensor_data(s->to), s->to->strides),
                done);
@@ -220,14 +229,14 @@ done:
     return status;
 }
 
-/* One axis changes, everything else stays. */
-static spl_status take_step(spl_tensor *from, int axis, const spl_layout *to, spl_tensor **out) {
+/* One axis changes, everything else stays; a reduce-scatter of bf16 or f16 may give f32. */
+static spl_status take_step(spl_tensor *from, int axis, const spl_layout *to, spl_dtype dtype, spl_tensor **out) {
     spl_runtime *rt = from->rt;
     spl_tensor *result;
     int64_t bytes = 0;
     const char *kind = "slice";
     spli_span span = spli_trace_begin(rt);
-    SPL_TRY(spl_tensor_create(rt, from->mesh, to, from->dtype, SPL_MEM_ACTIVATIONS, &result));
+    SPL_TRY(spl_tensor_create(rt, from->mesh, to, dtype, SPL_MEM_ACTIVATIONS, &result));
     step_state s = {rt,
                     from,
                     result,
@@ -260,6 +269,41 @@ static spl_status take_step(spl_tensor *from, int axis, const spl_layout *to, sp
     return spli_ok();
 }
 
+/* Does step i finish a sum, from the layout before it? */
+static int finishes(const spl_layout *before, const spli_layout_step *step) {
+    return before->axes[step->axis].place == SPL_PARTIAL && step->layout.axes[step->axis].place != SPL_PARTIAL;
+}
+
+static const spl_layout *before(const spl_tensor *t, const spli_layout_step *steps, int i) {
+    return i ? &steps[i - 1].layout : &t->layout;
+}
+
+/* Step i, and all-reduces that follow it at once; *count says how many steps that was. `sums` are to come, this one
+ * included. */
+static spl_status take_steps(const spl_tensor *t, spl_tensor *now, const spli_layout_step *steps, int n, int i,
+                             int sums, int several, int *count, spl_tensor **out) {
+    const int axis = steps[i].axis, half = spli_is_half(t->dtype);
+    int axes[SPLI_MAX_STEPS];
+    *count = 1;
+    if (!finishes(before(t, steps, i), &steps[i]) || !several)
+        return take_step(now, axis, &steps[i].layout, now->dtype, out);
+    if (steps[i].layout.axes[axis].place == SPL_SHARD) {
+        spl_tensor *wide;
+        SPL_TRY(take_step(now, axis, &steps[i].layout, half ? SPL_F32 : t->dtype, &wide));
+        spl_status status = spl_tensor_cast(wide, half && sums > 1 ? SPL_F32 : t->dtype, out);
+        spl_tensor_release(wide);
+        return status;
+    }
+    axes[0] = axis;
+    while (i + *count < n && finishes(before(t, steps, i + *count), &steps[i + *count]) &&
+           steps[i + *count].layout.axes[steps[i + *count].axis].place == SPL_REPLICATE) {
+        axes[*count] = steps[i + *count].axis;
+        ++*count;
+    }
+    return spli_all_reduce_axes(now, axes, *count, &steps[i + *count - 1].layout,
+                                half && sums > *count ? SPL_F32 : t->dtype, out);
+}
+
 spl_status spl_redistribute(spl_tensor *t, const spl_layout *to, spl_tensor **out) {
     SPL_TRY(spli_tensor_usable(t, "the tensor of redistribute"));
     if (!t->mesh)
@@ -279,9 +323,13 @@ spl_status spl_redistribute(spl_tensor *t, const spl_layout *to, spl_tensor **ou
     int n = spli_layout_path(&t->layout, to, steps);
     if (n == 0) return spli_tensor_alias(t, to, t->ndim, t->local, t->strides, t->offset, out);
     spl_tensor *now = t;
-    for (int i = 0; i < n; i++) {
+    int sums = 0, several, count;
+    for (int i = 0; i < n; i++) sums += finishes(before(t, steps, i), &steps[i]);
+    several = sums > 1;
+    for (int i = 0; i < n; i += count) {
         spl_tensor *next = NULL;
-        spl_status status = take_step(now, steps[i].axis, &steps[i].layout, &next);
+        spl_status status = take_steps(t, now, steps, n, i, sums, several, &count, &next);
+        for (int k = i; k < i + count; k++) sums -= finishes(before(t, steps, k), &steps[k]);
         if (now != t) spl_tensor_release(now);
         SPL_TRY(status);
         now = next;

@@ -7,6 +7,8 @@
 --             everybody else's rows
 --   data      nothing
 -- Where several axes split the sequence, the first-written is outermost; an inner one splits the rows that are left.
+-- Where several leave a sum, each reduces the part that the one before has left it, and of bf16 and f16 all but the
+-- first send sums in f32; what all-reduces gather is finished, and as it is stored.
 local theory = {}
 
 -- Balanced split: how many of n part `c` of `parts` has; the first n % parts have one more.
@@ -20,7 +22,12 @@ end
 ---@return integer? bytes
 function theory.block_bytes(axes, o)
     local batch, rows = o.batch, o.seq
-    local bytes, reduces = 0, {}
+    local bytes, reduces, summed = 0, {}, o.element
+
+    local function reduce(n, axis)
+        bytes = bytes + n * summed
+        summed = axis.size > 1 and math.max(o.element, 4) or summed
+    end
     for _, axis in ipairs(axes) do
         if axis.role == "data" then
             batch = share(batch, axis.size, axis.coord)
@@ -33,18 +40,19 @@ function theory.block_bytes(axes, o)
     for _, axis in ipairs(axes) do
         if axis.role == "sequence" then
             local mine = share(rows, axis.size, axis.coord)
-            local gather = mine * (axis.size - 1)
-            local scatter = rows - mine
-            bytes = bytes + (gather + scatter) * batch * o.hidden
+            bytes = bytes + mine * (axis.size - 1) * batch * o.hidden * o.element
+            reduce((rows - mine) * batch * o.hidden, axis)
             rows = mine
         end
     end
+    local n = batch * rows * o.hidden
     for _, axis in ipairs(reduces) do
-        local n = batch * rows * o.hidden
         local mine = share(n, axis.size, axis.coord)
-        bytes = bytes + (n - mine) + mine * (axis.size - 1)
+        reduce(n - mine, axis)
+        bytes = bytes + mine * (axis.size - 1) * o.element
+        n = mine
     end
-    return 2 * bytes * o.element -- once around attention, once around the MLP
+    return 2 * bytes -- once around attention, once around the MLP
 end
 
 --- [local] FLOPs of one forward pass over all ranks: GEMMs 2mnk, attention 4 head_dim per visible (query, key, head).

@@ -14,20 +14,16 @@ if world % 2 == 0 then
         meshes[#meshes + 1] = text
     end
 end
+if world % 4 == 0 then
+    for _, text in ipairs { "a=2:sequence, b=2:sequence, c=*:tensor", "a=2:tensor, b=2:tensor, c=*:tensor",
+        "a=2:sequence, b=*:sequence, c=2:sequence" } do
+        meshes[#meshes + 1] = text
+    end
+end
 
 local GPT = { hidden = 63, heads = 7, seed = 7, dropout = 0.1 } -- 7 heads: 2, 2, 2, 1 on 4 ranks
 local LLAMA = { hidden = 64, heads = 8, kv_heads = 4, ffn = 101, norm = "rms", qkv = "separate", bias = false,
     act = "silu", gated = true, rope_theta = 10000, seed = 9 }
-
--- How often a sum of all ranks is rounded on its way beyond once: each further axis that splits the weights passes on
--- in 16 bits what the one before has summed.
-local function further_sums(mesh)
-    local axes = 0
-    for _, axis in ipairs(mesh.axes) do
-        if axis.role ~= "data" and axis.size > 1 then axes = axes + 1 end
-    end
-    return math.max(axes - 1, 0)
-end
 
 -- `strong`: weights far larger than a model's, so that attention is sharp and errors grow from op to op.
 local function on_block(text, o, dtype, batch, seq, strong, use)
@@ -53,10 +49,10 @@ describe("a block in half precision on several ranks", function()
                         alone = blk:check(x, { step = 5 })
                     end)
                     for _, text in ipairs(meshes) do
-                        on_block(text, c, dtype, 1, 101, strong, function(blk, x, mesh)
+                        on_block(text, c, dtype, 1, 101, strong, function(blk, x)
                             local r = blk:check(x, { step = 5 })
                             if not strong then assert.equal(0, r.wrong, text) end
-                            assert.is_true(r.rel_err <= (1.3 + 0.1 * further_sums(mesh)) * alone.rel_err,
+                            assert.is_true(r.rel_err <= 1.3 * alone.rel_err,
                                 ("%s: %g, on one rank %g"):format(text, r.rel_err, alone.rel_err))
                         end)
                     end
