@@ -2,7 +2,7 @@
 std = "lua54"
 max_line_length = 120
 self = false
-files["lua/spl/boot.lua"] = { globals = { "load", "loadfile", "dofile", "os", "package" } }
+files["lua/spl/boot.lua"] = { globals = { "load", "loadfile", "dofile", "os", "package", "warn" } }
 files["lua/spl/repl.lua"] = { globals = { "io", "print", "_G" } }
 files["lua/spl/strict.lua"] = { globals = { "_G" } }
 files["lua/spl/test.lua"] = { globals = { "_G", "package" } }

@@ -175,7 +175,7 @@ static spl_status poll_finish(void *ctx, int *done, uint64_t *progress) {
 
 /* Who failed first in rank order, on its own account if anybody did; -1: nobody. */
 static int first_failure(const spl_runtime *rt, int exit_code, int follows, int *code) {
-    int found = -1, found_follows = 1;
+    int found = -1, found_follows = 0;
     for (int p = 0; p < rt->size; p++) {
         const spli_peer *peer = &rt->control->peers[p];
         int his = p == rt->rank ? exit_code : peer->ended ? peer->exit_code : 0;
@@ -195,7 +195,7 @@ void spl_runtime_finish(spl_runtime *rt, int exit_code, double seconds, int *spe
     if (rt->size == 1 || rt->dry) return;
     spli_message m = {.type = SPLI_ENDED};
     /* an interrupt is how a launcher ends the ranks that are left: the cause only when no rank failed otherwise */
-    int follows = exit_code != 0 && (rt->control->follows || (rt->interrupt && *rt->interrupt));
+    int follows = exit_code == 0 ? 0 : rt->control->follows ? 2 : rt->interrupt && *rt->interrupt;
     m.as.ended.exit_code = exit_code;
     m.as.ended.follows = follows;
     /* a message that does not get through is the other's loss: this rank ends in any case */
@@ -215,7 +215,7 @@ void spl_runtime_finish(spl_runtime *rt, int exit_code, double seconds, int *spe
     rt->interrupt = interrupt;
     *all = w.all;
     *worst = 0;
-    *speak = first_failure(rt, exit_code, follows, worst) == rt->rank;
+    *speak = first_failure(rt, exit_code, follows, worst) == rt->rank ? 1 + follows : 0;
     if (status.code != SPL_OK && *worst == 0) *worst = spl_exit_code(status.code);
 }
 

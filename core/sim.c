@@ -26,6 +26,7 @@ typedef struct fiber {
 } fiber;
 
 struct spl_sim {
+    unsigned long turns;
     int size, running; /* rank whose fiber runs now; -1: spl_sim_run itself */
     size_t stack_bytes;
     fiber *fibers;
@@ -65,6 +66,13 @@ void spl_sim_release(spl_sim *s) {
     free(s);
 }
 
+void spl_sim_give_way(spl_sim *s) { spli_sim_yield(s); }
+
+unsigned long spl_sim_turn(const spl_sim *s, int *running) {
+    *running = s->running;
+    return s->turns;
+}
+
 int spli_sim_size(const spl_sim *s) { return s->size; }
 
 void **spli_sim_shared(spl_sim *s, void (*drop)(void *shared)) {
@@ -90,6 +98,7 @@ static void arrive(spl_sim *s, void *fake_stack) {
 
 static void to_fiber(spl_sim *s, ucontext_t *from, void **fake_stack, int rank) {
     s->running = rank;
+    s->turns++;
 #ifdef SANITIZED
     __sanitizer_start_switch_fiber(fake_stack, s->fibers[rank].stack, s->stack_bytes);
 #else

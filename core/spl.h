@@ -35,6 +35,10 @@ spl_status spl_sim_create(int ranks, spl_sim **out);
 spl_status spl_sim_run(spl_sim *s, size_t stack_bytes, void (*rank_main)(void *ctx, int rank), void *ctx,
                        int *exit_code);
 void spl_sim_release(spl_sim *s);
+/* [local] The rank that runs now lets the others go on, where it does not wait by itself. */
+void spl_sim_give_way(spl_sim *s);
+/* [local] How often control has passed on so far, and to whom (*running; -1: spl_sim_run). Safe in a signal handler. */
+unsigned long spl_sim_turn(const spl_sim *s, int *running);
 
 /* ---------------------------------------------------------------- runtime */
 
@@ -55,9 +59,11 @@ spl_status spl_runtime_open(const spl_runtime_config *config, spl_runtime **out)
  */
 spl_status spl_runtime_close(spl_runtime *rt, int *leaked);
 /* [all ranks, whenever each is done] Says how this rank ended (exit code 0..4) and learns how the others did. With 0 it
- * waits for all of them; with a failure it waits at most `seconds` for the others' word. *speak: 1 on the lowest rank
- * known to have failed (it prints the cause). *worst: the exit code of the job as known (that of the lowest failing
- * rank). *all: 1 when every rank has ended, so that an orderly close is possible; else spl_runtime_abort. */
+ * waits for all of them; with a failure it waits at most `seconds` for the others' word. *speak: not 0 on the one rank
+ * that prints the cause: 1 on the lowest known to have failed by itself; where none has, 2 on the lowest that was
+ * interrupted; else 3 on the lowest that failed only because another had ended. *worst: the exit code of the job as
+ * known (that of the rank that speaks). *all: 1 when every rank has ended, so that an orderly close is possible; else
+ * spl_runtime_abort. */
 void spl_runtime_finish(spl_runtime *rt, int exit_code, double seconds, int *speak, int *worst, int *all);
 /* [local] 1 after a wait here failed only because another rank had failed (in this turn, where there are turns). */
 int spl_runtime_follows(const spl_runtime *rt);

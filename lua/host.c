@@ -7,19 +7,15 @@
 #include "host.h"
 #include <lauxlib.h>
 #include <lualib.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include "embed.h"
+#include "interrupt.h"
 #include "launch.h"
 #include "lspl.h"
 #include "repl.h"
-
-/* A signal arrives at the process, so this one pointer must be reachable without arguments: the hosts whose scripts run
- * now, one, or as many as there are virtual ranks. */
-static lspl_host *volatile signal_targets;
 
 lspl_host *lspl_host_of(lua_State *L) {
     return *(lspl_host **)lua_getextraspace(L); /* coroutines inherit it */
@@ -35,84 +31,6 @@ void lspl_host_blame_finalizer(lspl_host *host, const char *message) {
     snprintf(host->finalizer_message, sizeof host->finalizer_message, "%s", message);
 }
 
-/* ---- interrupts and os.exit: an error that a script's pcall cannot swallow, since the hook raises it again ---- */
-
-static void insist(lua_State *L, lua_Debug *frame) {
-    (void)frame;
-    lspl_host *host = lspl_host_of(L);
-    if (!host->leaving && !host->signal) { /* a coroutine that was stopped, and is taken up again */
-        lua_sethook(L, NULL, 0, 0);
-        return;
-    }
-    lua_sethook(L, insist, LUA_MASKCOUNT, 1);
-    if (host->leaving) lspl_raisef(L, SPL_EINTERRUPT, "os.exit(%d)", host->leave_code);
-    lspl_raisef(L, SPL_EINTERRUPT, "interrupted by %s", host->signal == SIGTERM ? "SIGTERM" : "SIGINT");
-}
-
-void lspl_host_stop(lspl_host *host, int number) {
-    host->signal = number;
-    if (!host->at_prompt || number == SIGTERM) lua_sethook(host->L, insist, LUA_MASKCOUNT, 1);
-}
-
-void lspl_host_stop_all(int number) {
-    for (lspl_host *host = signal_targets; host; host = host->next) lspl_host_stop(host, number);
-}
-
-static void on_signal(int number) {
-    lspl_host_stop_all(number);
-}
-
-void lspl_host_insist(lua_State *L) {
-    lspl_host *host = lspl_host_of(L);
-    if (host->leaving || host->signal) insist(L, NULL);
-}
-
-void lspl_host_hook(lspl_host *host, lua_Hook hook, int count) {
-    lua_sethook(host->L, hook, hook ? LUA_MASKCOUNT : 0, count);
-    if (host->signal && (!host->at_prompt || host->signal == SIGTERM)) lua_sethook(host->L, insist, LUA_MASKCOUNT, 1);
-}
-
-static void catch_signals(void) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
-    action.sa_handler = signal_targets ? on_signal : SIG_DFL;
-    action.sa_flags = SA_RESTART | (int)SA_RESETHAND; /* the second one ends the process at once */
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
-
-static void watch_signals(lspl_host *host, int on) {
-    if (on) {
-        host->next = signal_targets;
-        signal_targets = host;
-    } else {
-        lspl_host *volatile *at = &signal_targets;
-        while (*at && *at != host) at = (lspl_host *volatile *)&(*at)->next;
-        if (*at) *at = host->next;
-    }
-    catch_signals();
-}
-
-void lspl_host_go_on(lspl_host *host) {
-    host->signal = 0;
-    lua_sethook(host->L, NULL, 0, 0);
-    catch_signals(); /* the first one had given up the handler */
-}
-
-/* spl.leave(code), what os.exit becomes: unwinds to the host, which ends all ranks in order. */
-static int leave(lua_State *L) {
-    lspl_host *host = lspl_host_of(L);
-    int code = 0;
-    if (lua_isboolean(L, 1)) code = lua_toboolean(L, 1) ? 0 : 1;
-    else if (!lua_isnoneornil(L, 1)) code = (int)luaL_checkinteger(L, 1) & 255;
-    host->leaving = 1;
-    host->leave_code = code;
-    lua_sethook(host->L, insist, LUA_MASKCOUNT, 1);
-    insist(L, NULL);
-    return 0;
-}
-
 /* ---- warnings: Lua swallows errors of finalizers into these ---- */
 
 static void on_warning(void *ud, const char *piece, int more) {
@@ -120,7 +38,11 @@ static void on_warning(void *ud, const char *piece, int more) {
     size_t used = strlen(host->warning);
     snprintf(host->warning + used, sizeof host->warning - used, "%s", piece);
     if (more) return;
-    if (strncmp(host->warning, "error in __gc", 13) == 0) {
+    if (!host->script_warns && strncmp(host->warning, "error in ", 9) == 0) {
+        if (host->leaving) { /* os.exit in a finalizer is no failure */
+            host->warning[0] = 0;
+            return;
+        }
         int noted = host->finalizer_note[0] && strstr(host->warning, "not a string");
         char message[sizeof host->warning + 32];
         snprintf(message, sizeof message, "a finalizer failed: %s", noted ? host->finalizer_note : host->warning);
@@ -133,6 +55,18 @@ static void on_warning(void *ud, const char *piece, int more) {
     host->warning[0] = 0;
 }
 
+/* What the global `warn` becomes: its words are the script's, whatever they say. */
+static int warn(lua_State *L) {
+    lspl_host *host = lspl_host_of(L);
+    int n = lua_gettop(L);
+    luaL_checkstring(L, 1);
+    for (int i = 2; i <= n; i++) luaL_checkstring(L, i);
+    host->script_warns = 1;
+    for (int i = 1; i <= n; i++) lua_warning(L, lua_tostring(L, i), i < n);
+    host->script_warns = 0;
+    return 0;
+}
+
 /* ---- running ---- */
 
 static void open_bindings(lua_State *L) {
@@ -142,8 +76,9 @@ static void open_bindings(lua_State *L) {
         lspl_open_regex, lspl_open_repl};
     lua_newtable(L);
     for (size_t i = 0; i < sizeof openers / sizeof *openers; i++) openers[i](L);
-    lua_pushcfunction(L, leave);
-    lua_setfield(L, -2, "leave");
+    lspl_open_interrupt(L);
+    lua_pushcfunction(L, warn);
+    lua_setfield(L, -2, "warn");
 }
 
 static void load_embedded(lua_State *L, const char *path) {
@@ -282,15 +217,19 @@ static int run_protected(lspl_host *host) {
     lua_pushlightuserdata(L, (void *)host->options);
     int failed = lua_pcall(L, 1, 0, 1);
     lua_sethook(L, NULL, 0, 0);
+    lspl_interrupt_closing(host);
     int code = host->leaving ? host->leave_code : failed ? exit_code_of_error(L) : 0;
     if (failed && !host->leaving && !host->cause[0]) {
         snprintf(host->cause, sizeof host->cause, "not enough memory for Lua");
     }
-    watch_signals(host, 0);
+    int left = host->leaving;
     lua_settop(L, 0);
     lua_gc(L, LUA_GCCOLLECT);
+    lspl_interrupt_watch(host, 0);
     lua_close(L);
     host->L = NULL;
+    lspl_interrupt_closing(host);
+    if (host->leaving && !left && code == 0) code = host->leave_code; /* in a finalizer */
     if (code == 0 && host->finalizer_failed) {
         snprintf(host->cause, sizeof host->cause, "%s", host->finalizer_message);
         code = 1;
@@ -298,17 +237,12 @@ static int run_protected(lspl_host *host) {
     return code;
 }
 
-static void say(const lspl_host *host) {
-    if (!host->cause[0]) return;
-    char text[LSPL_TEXT_BYTES + 64]; /* in one write, so that nothing of another rank gets between */
-    int rank = host->runtime ? spl_rank(host->runtime) : 0;
-    if (getenv(LSPL_LAUNCHER_MARK)) { /* the launcher holds it back until the end */
-        snprintf(text, sizeof text, "%cspl: rank %d: %s\n%c", host->signal ? LSPL_INTERRUPT_BEGIN : LSPL_CAUSE_BEGIN,
-                 rank, host->cause, LSPL_CAUSE_END);
-    } else snprintf(text, sizeof text, "spl: rank %d: %s\n", rank, host->cause);
-    fflush(stdout);
-    fputs(text, stderr);
-    fflush(stderr);
+/* `how` as spl_runtime_finish gives it. */
+static void say(const lspl_host *host, int code, int how) {
+    char text[LSPL_TEXT_BYTES + 64] = "";
+    int rank = host->runtime ? spl_rank(host->runtime) : host->sim_rank;
+    if (host->cause[0]) snprintf(text, sizeof text, "spl: rank %d: %s\n", rank, host->cause);
+    lspl_report(how == 3 ? LSPL_END_FOLLOWS : how == 2 ? LSPL_END_INTERRUPTED : LSPL_END_OWN, code, text);
 }
 
 static lua_State *new_state(lspl_host *host) {
@@ -376,7 +310,9 @@ static int run_host(lspl_host *host) {
     if (s.code != SPL_OK) {
         int rank = host->sim_rank, size = 1;
         if (!host->sim) lspl_launched(&rank, &size);
-        fprintf(stderr, "spl: rank %d: %s\n", rank, s.message);
+        char text[SPL_MESSAGE_BYTES + 32];
+        snprintf(text, sizeof text, "spl: rank %d: %s\n", rank, s.message);
+        lspl_report(LSPL_END_OWN, spl_exit_code(s.code), text);
         return spl_exit_code(s.code);
     }
     setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* a line at a time, also when mpirun holds the other end */
@@ -390,16 +326,21 @@ static int run_host(lspl_host *host) {
         snprintf(host->cause, sizeof host->cause, "not enough memory for Lua");
         code = 1;
     } else {
-        watch_signals(host, 1);
+        lspl_interrupt_watch(host, 1);
         code = run_protected(host);
     }
-    fflush(stdout);
+    char why[SPL_MESSAGE_BYTES];
+    if (lspl_output_broken(why, sizeof why) && code == 0) {
+        snprintf(host->cause, sizeof host->cause, "%s", why);
+        code = 1;
+    }
+    if (code && host->sim) lspl_interrupt_give_way(host);
     spl_runtime_finish(host->runtime, code, 1.0, &speak, &worst, &all);
-    if (speak && code) say(host);
+    if (speak && code) say(host, worst, speak);
     worst = end_trace(host, worst, speak, all);
     if (!all) {
         /* mpirun may throw away what it has not passed on yet when it is told to end the job */
-        if (speak && !host->sim) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
+        if (speak && !host->sim && !lspl_adopted()) nanosleep(&(struct timespec){.tv_nsec = 200 * 1000 * 1000}, NULL);
         spl_runtime_abort(host->runtime, worst);
     }
     return close_together(host, worst);

@@ -21,6 +21,7 @@ typedef struct lspl_options { /* of `spl run` and its relatives, as the command 
 } lspl_options;
 
 enum { LSPL_TEXT_BYTES = 8192 };
+enum { LSPL_ONCE = 1, LSPL_ALWAYS }; /* lspl_host.gives_way */
 
 typedef struct lspl_host {
     const lspl_options *options;
@@ -29,7 +30,11 @@ typedef struct lspl_host {
     struct lspl_host *next; /* of the hosts of this process, for signals */
     spl_runtime *runtime; /* NULL: a state without ranks (help) */
     lua_State *L;
+    lua_State *running;   /* the coroutine that runs; NULL: the main one */
+    volatile int gives_way; /* a virtual rank: it lets the others go on while it computes in Lua */
     volatile int signal;  /* SIGINT or SIGTERM when it came; also what waits in core look at */
+    lua_Hook hook;        /* when nothing is to be stopped: called every hook_count instructions; NULL: none */
+    int hook_count;
     int at_prompt;        /* between lines: only SIGTERM stops what runs */
     int leaving;          /* the script called os.exit */
     int leave_code;
@@ -37,6 +42,7 @@ typedef struct lspl_host {
     char finalizer_message[SPL_MESSAGE_BYTES];
     /* the last error of spl raised in a finalizer: Lua's warning only says `not a string` */
     char finalizer_note[SPL_MESSAGE_BYTES];
+    int script_warns;     /* the warning that comes is the script's own */
     char warning[SPL_MESSAGE_BYTES]; /* pieces of a warning on their way */
     char cause[LSPL_TEXT_BYTES];     /* why the run failed: message and traceback */
     void *repl;                      /* repl.c's; freed after the state is closed */
@@ -59,16 +65,6 @@ void lspl_host_blame_finalizer(lspl_host *host, const char *message);
 
 /* ltrace.c: [collective] */
 spl_status lspl_trace_start(lspl_host *host, int64_t most_events);
-/* [local] As if this signal had come, for one host or all of this process; may be called in a signal handler. What runs
- * in Lua or waits in core ends with an error of code interrupt, through every pcall, until lspl_host_go_on. */
-void lspl_host_stop(lspl_host *host, int number);
-void lspl_host_stop_all(int number);
-void lspl_host_go_on(lspl_host *host);
-/* Raises that error when there is reason to; for hooks. */
-void lspl_host_insist(lua_State *L);
-/* What is called every `count` VM instructions from now on while nothing is to be stopped; NULL: nothing. */
-void lspl_host_hook(lspl_host *host, lua_Hook hook, int count);
-
 /* lerror.c */
 int lspl_is_error(lua_State *L, int index);
 int lspl_rethrow(lua_State *L); /* raises the value on top as it is */
@@ -83,7 +79,14 @@ int lspl_is_shipped(const char *script);
 int lspl_find_shipped(const char *name, char *out, size_t n); /* among the shipped ones only */
 void lspl_each_shipped(void (*take)(void *ctx, const char *folder, const char *name), void *ctx);
 
-/* startup.c: may start the program anew. */
+/* [local] Flushes standard output; 1, with a sentence in `message`, when not all that was printed could be written. */
+int lspl_output_broken(char *message, size_t n);
+
+/* startup.c */
+/* [local] Standard input, output and error are open files, so that no other file becomes one of them; writing to an
+ * output that was closed still fails. */
+void lspl_hold_standard_files(void);
+/* May start the program anew. */
 void lspl_prepare_libraries(char **argv);
 
 /* launch.c: starts mpirun with this same program. Returns the job's exit code. */

@@ -1,12 +1,7 @@
-/* launch.c: `spl run -n N`: starts mpirun with this same program and passes on what comes out of it.
- *
- * Its standard error comes through a pipe: ranks put the cause of a failure between the marks CAUSE_BEGIN and CAUSE_END
- * (see host.c), and that is held back and printed when the job has ended: once, and last. mpirun's own notices of how
- * ranks ended, each between two lines of dashes, are read and not shown: they would hide the cause. Everything else
- * passes through at once. */
+/* launch.c: `spl run -n N`: starts mpirun with this same program, passes on what comes out of it (relay.c), and says in
+ * the end, once and last, why the job failed. */
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,122 +89,6 @@ static void build_command(words *w, const lspl_options *o, const char *own) {
     add(w, NULL);
 }
 
-/* ---- passing on what mpirun prints ---- */
-
-typedef struct outlet {
-    int inside;     /* a line: what comes next does not begin one */
-    int dropping;   /* up to the end of a line */
-    int holding;    /* the mark that began what is being held back; 0: passing on */
-    char *reading;  /* what is being held back */
-    size_t used;
-    char *cause;    /* of the lowest rank */
-    char *interrupt; /* the same of ranks that were interrupted */
-    double since;    /* when a cause was known */
-    int lost;        /* 1 + the rank that mpirun says a signal ended; 0: none */
-} outlet;
-
-static int rank_of_cause(const char *text) {
-    int rank = -1;
-    return text && sscanf(text, "spl: rank %d", &rank) == 1 ? rank : 1 << 30;
-}
-
-static void hold(outlet *o, char c) {
-    enum { MOST = LSPL_TEXT_BYTES + 128 };
-    if (!o->reading) o->reading = malloc(MOST), o->used = 0;
-    if (!o->reading || o->used + 2 > MOST) return;
-    o->reading[o->used++] = c;
-    o->reading[o->used] = 0;
-}
-
-static void keep_lowest(outlet *o) {
-    char **kept = o->holding == LSPL_INTERRUPT_BEGIN ? &o->interrupt : &o->cause;
-    if (o->reading && rank_of_cause(o->reading) <= rank_of_cause(*kept)) {
-        char *gone = *kept;
-        *kept = o->reading;
-        o->reading = gone;
-    }
-    free(o->reading);
-    o->reading = NULL;
-    o->holding = 0;
-}
-
-/* How much of the text up to a mark belongs to one line, its end included. */
-static size_t line_length(const char *bytes, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        if (bytes[i] == '\n') return i + 1;
-        if (bytes[i] == LSPL_CAUSE_BEGIN || bytes[i] == LSPL_INTERRUPT_BEGIN) return i;
-    }
-    return n;
-}
-
-/* What the event library inside mpirun says, though not always, when a job ends early; and mpirun of notices that
- * several ranks gave. */
-static int is_noise(const char *line, size_t n) {
-    static const char prefix[] = "[warn] Epoll ";
-    if (n >= sizeof prefix - 1 && memcmp(line, prefix, sizeof prefix - 1) == 0) return 1;
-    return n > 0 && line[0] == '[' && /* its notices, when they meet on their way to it */
-           (memmem(line, n, "orte_base_help_aggregate", 24) || memmem(line, n, "show_help.c", 11) ||
-            (memmem(line, n, "has sent help message", 21) && memmem(line, n, "abort", 5)));
-}
-
-#define DASHES "--------------------------------------------------------------------------" /* as mpirun prints them */
-
-/* A whole notice is held: what it says of the end of ranks is kept, what it says of anything else is shown. */
-static void conclude_notice(outlet *o) {
-    static const char *const of_the_end[] = {"mpirun noticed that process rank", "Primary job  terminated normally",
-                                             "MPI_ABORT was invoked on rank", "mpirun detected that one or more",
-                                             "mpirun has exited due to process", NULL};
-    int known = 0, rank;
-    for (int i = 0; of_the_end[i]; i++) {
-        const char *at = o->reading ? strstr(o->reading, of_the_end[i]) : NULL;
-        if (!at) continue;
-        known = 1;
-        if (i == 0 && strstr(at, "exited on signal") && sscanf(at + strlen(of_the_end[0]), " %d", &rank) == 1)
-            o->lost = rank + 1;
-    }
-    if (!known && o->reading) fputs(o->reading, stderr);
-    free(o->reading);
-    o->reading = NULL;
-    o->holding = o->inside = 0;
-}
-
-enum { NOTICE = 'N' }; /* outlet.holding */
-
-static void hold_notice(outlet *o, char c) {
-    const size_t line = sizeof DASHES - 1;
-    size_t before = o->used;
-    hold(o, c);
-    int full = !o->reading || o->used == before;
-    if (full || (c == '\n' && o->used > 2 * line && memcmp(o->reading + o->used - 1 - line, DASHES, line) == 0))
-        conclude_notice(o);
-}
-
-static void pass_on(outlet *o, const char *bytes, size_t n) {
-    for (size_t i = 0; i < n;) {
-        if (!o->holding && !o->inside && n - i >= sizeof DASHES && memcmp(bytes + i, DASHES "\n", sizeof DASHES) == 0)
-            o->holding = NOTICE, o->used = 0;
-        if (o->holding == NOTICE) {
-            hold_notice(o, bytes[i++]);
-            continue;
-        }
-        if (o->holding) {
-            if (bytes[i] == LSPL_CAUSE_END) keep_lowest(o);
-            else hold(o, bytes[i]);
-            i++;
-            continue;
-        }
-        size_t plain = line_length(bytes + i, n - i);
-        if (plain == 0) {
-            o->holding = bytes[i++];
-            continue;
-        }
-        if (!o->inside) o->dropping = is_noise(bytes + i, plain);
-        if (!o->dropping) fwrite(bytes + i, 1, plain, stderr); /* unbuffered */
-        i += plain;
-        o->inside = bytes[i - 1] != '\n';
-    }
-}
-
 /* ---- signals: the terminal sends them to mpirun too, others are forwarded ---- */
 
 static volatile sig_atomic_t child_pid, interrupted; /* a handler has no arguments of ours */
@@ -230,14 +109,14 @@ static void watch_signals(void) {
     sigaction(SIGTERM, &action, NULL);
 }
 
-static pid_t start(char **argv, int err[2]) {
+static pid_t start(char **argv, const int out[2], const int err[2]) {
     pid_t parent = getpid(), pid = fork();
     if (pid != 0) return pid;
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* nothing is left behind when this process is killed */
     if (getppid() != parent) _exit(1);
+    signal(SIGPIPE, SIG_DFL);
+    dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);
-    close(err[0]);
-    close(err[1]);
     execvp(argv[0], argv);
     fprintf(stderr, "spl: cannot start mpirun: %s\n", strerror(errno));
     _exit(127);
@@ -249,50 +128,125 @@ static double now(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Long after a rank has ended the job, mpirun itself may hang on its way out (seen on busy machines). */
-static const double GRACE = 10;
-
-/* Passes on until mpirun has ended; its wait status. */
-static int attend(pid_t pid, int from, outlet *o) {
-    char bytes[8192];
-    int status = 0, ended = 0;
-    for (;;) {
-        struct pollfd p = {.fd = from, .events = POLLIN};
-        int ready = poll(&p, 1, ended ? 0 : 100);
-        if (ready > 0) {
-            ssize_t n = read(from, bytes, sizeof bytes);
-            if (n > 0) {
-                pass_on(o, bytes, (size_t)n);
-                continue;
-            }
-            if (n == 0 || errno != EINTR) break;
-        } else if (ended) return status;
-        if (!ended) ended = waitpid(pid, &status, WNOHANG) == pid;
-        if (o->cause && o->since == 0) o->since = now();
-        if (!ended && o->since > 0 && now() - o->since > GRACE) kill(pid, SIGKILL);
-    }
-    while (!ended && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
-    return status;
+/* How often the kernel has ended a process for want of memory; -1: it does not say. */
+static long memory_kills(void) {
+    FILE *f = fopen("/proc/vmstat", "re");
+    char line[128];
+    long n = -1;
+    while (f && n < 0 && fgets(line, sizeof line, f))
+        if (sscanf(line, "oom_kill %ld", &n) != 1) n = -1;
+    if (f) fclose(f);
+    return n;
 }
 
-/* Says why the job failed, where there is anything to say, and returns its exit code. */
-static int conclude(int status, outlet *o) {
-    int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), number = code - 128;
-    if (o->holding == NOTICE) conclude_notice(o);
-    else if (o->holding) keep_lowest(o);
-    const char *cause = o->cause ? o->cause : interrupted || code <= 128 ? o->interrupt : NULL;
-    if (o->inside && !o->dropping && code) fputc('\n', stderr); /* what a rank began to say ends here */
-    if (cause) fputs(cause, stderr);
-    else if (interrupted) fprintf(stderr, "spl: interrupted by %s\n", interrupted == SIGTERM ? "SIGTERM" : "SIGINT");
-    else if (number > 0) {
-        char who[32] = "a rank";
-        if (o->lost) snprintf(who, sizeof who, "rank %d", o->lost - 1);
-        fprintf(stderr, "spl: %s was ended by signal %d (%s)%s\n", who, number, strsignal(number),
-                number == SIGKILL ? "; the system does that when memory runs out" : "");
+/* Seconds for mpirun to end after a rank has ended the job, or after it was told to: it may hang on its way out (seen
+ * on busy machines). And for ranks to end when mpirun itself was killed. */
+static const double GRACE = 10, ORPHANED = 5;
+
+typedef struct job {
+    pid_t pid;
+    lspl_relay *relay;
+    int status;  /* of mpirun */
+    int stopped; /* this process ended mpirun */
+} job;
+
+static void attend(job *j) {
+    double since = 0;
+    int ended = 0, told = 0;
+    while (!ended) {
+        int came = lspl_relay_turn(j->relay, 100, &interrupted);
+        if (lspl_relay_broken(j->relay) && !told) { /* nobody gets to read the rest */
+            told = 1;
+            j->stopped = 1;
+            kill(j->pid, SIGTERM);
+        }
+        if (came && since == 0) continue;
+        ended = waitpid(j->pid, &j->status, WNOHANG) == j->pid;
+        if (since == 0 && (told || interrupted || lspl_relay_ended(j->relay))) since = now();
+        if (!ended && since > 0 && now() - since > GRACE) {
+            j->stopped = 1;
+            kill(j->pid, SIGKILL);
+        }
     }
-    free(o->cause);
-    free(o->interrupt);
-    return code == 127 ? 3 : code > 128 || interrupted ? 1 : code;
+    child_pid = 0;
+    double until = now() + (WIFSIGNALED(j->status) ? ORPHANED : 0);
+    while (lspl_relay_turn(j->relay, 0, &interrupted) ||
+           (now() < until && lspl_relay_open_streams(j->relay) && lspl_relay_turn(j->relay, 100, &interrupted) >= 0)) {}
+    lspl_relay_finish(j->relay);
+}
+
+static void say_signal(const char *who, int number, long kills) {
+    long now_kills = kills >= 0 && number == SIGKILL ? memory_kills() : -1;
+    fprintf(stderr, "spl: %s was ended by signal %d (%s)%s\n", who, number, strsignal(number),
+            now_kills < 0 ? "" : now_kills > kills ?
+            "; the system ran out of memory meanwhile and ended a process for it" :
+            "; not for want of memory, as far as the system tells");
+}
+
+/* Says why the job failed, where there is anything to say, and returns its exit code. `kills`: memory_kills()
+ * before. */
+static int conclude(const job *j, long kills) {
+    int exited = WIFEXITED(j->status), code = exited ? WEXITSTATUS(j->status) : 1, his = 1;
+    int number = exited ? code - 128 : 0, lost = lspl_relay_lost(j->relay), broken = lspl_relay_broken(j->relay);
+    char *text, who[32] = "a rank";
+    lspl_end end = lspl_relay_cause(j->relay, &his, &text);
+    if (broken == EPIPE) { /* the reader has gone and wants no more: end as a program does that SIGPIPE ends */
+        code = 128 + SIGPIPE;
+    } else if (broken) {
+        fprintf(stderr, "spl: cannot write standard output: %s\n", strerror(broken));
+        code = 1;
+    } else if (end == LSPL_END_OWN || (end == LSPL_END_INTERRUPTED && (interrupted || (exited && lost < 0)))) {
+        if (text) fputs(text, stderr);
+        code = his;
+    } else if (interrupted) {
+        fprintf(stderr, "spl: interrupted by %s\n", interrupted == SIGTERM ? "SIGTERM" : "SIGINT");
+        code = 1;
+    } else if (!exited && !j->stopped) {
+        say_signal("mpirun", WTERMSIG(j->status), kills);
+    } else if (lost >= 0 || (number > 0 && end == LSPL_END_NONE)) {
+        if (lost >= 0) snprintf(who, sizeof who, "rank %d", lost);
+        say_signal(who, number > 0 ? number : SIGKILL, kills);
+        code = 1;
+    } else if (end != LSPL_END_NONE) {
+        if (text) fputs(text, stderr);
+        code = his;
+    } else if (code == 127) code = 3; /* it could not be started */
+    free(text);
+    return code;
+}
+
+static int launch(const lspl_options *options, const char *own, lspl_relay *relay) {
+    int out[2] = {-1, -1}, err[2] = {-1, -1}, code = 1;
+    char mark[300];
+    words w = {.v = calloc((size_t)options->nargs + 40, sizeof(char *))};
+    if (!w.v || pipe2(out, O_CLOEXEC) || pipe2(err, O_CLOEXEC)) {
+        fprintf(stderr, "spl: cannot start mpirun: %s\n", strerror(errno));
+        if (out[0] >= 0) close(out[0]), close(out[1]);
+        free(w.v);
+        return 1;
+    }
+    build_command(&w, options, own);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    snprintf(mark, sizeof mark, "%c%s", isatty(2) ? LSPL_MARK_TERMINAL : LSPL_MARK_PLAIN, lspl_relay_folder(relay));
+    if (mark[1]) setenv(LSPL_LAUNCHER_MARK, mark, 1);
+    else unsetenv(LSPL_LAUNCHER_MARK);
+    signal(SIGPIPE, SIG_IGN);
+    watch_signals();
+    long kills = memory_kills();
+    job j = {.relay = relay};
+    j.pid = start(w.v, out, err);
+    close(out[1]);
+    close(err[1]);
+    lspl_relay_mpirun(relay, out[0], err[0]);
+    child_pid = j.pid;
+    if (j.pid < 0) fprintf(stderr, "spl: cannot start mpirun: %s\n", strerror(errno));
+    else {
+        attend(&j);
+        code = conclude(&j, kills);
+    }
+    free(w.v);
+    return code;
 }
 
 int lspl_launch(const lspl_options *options) {
@@ -306,26 +260,12 @@ int lspl_launch(const lspl_options *options) {
         fprintf(stderr, "spl: cannot find this program's own path in /proc\n");
         return 3;
     }
-    int err[2];
-    words w = {.v = calloc((size_t)options->nargs + 32, sizeof(char *))};
-    if (!w.v || pipe2(err, O_CLOEXEC)) {
-        free(w.v);
-        fprintf(stderr, "spl: cannot start mpirun: %s\n", strerror(errno));
+    lspl_relay *relay = lspl_relay_open(options->ranks);
+    if (!relay) {
+        fprintf(stderr, "spl: out of memory while starting %d ranks\n", options->ranks);
         return 1;
     }
-    build_command(&w, options, own);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
-    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
-    setenv(LSPL_LAUNCHER_MARK, isatty(2) ? LSPL_MARK_TERMINAL : LSPL_MARK_PLAIN, 1);
-    setvbuf(stderr, NULL, _IONBF, 0);
-    watch_signals();
-    outlet o = {0};
-    pid_t pid = start(w.v, err);
-    close(err[1]);
-    child_pid = pid;
-    int status = pid > 0 ? attend(pid, err[0], &o) : 256;
-    int code = conclude(status, &o);
-    free(w.v);
-    close(err[0]);
+    int code = launch(options, own, relay);
+    lspl_relay_close(relay);
     return code;
 }

@@ -148,8 +148,7 @@ static int l_shipped(lua_State *L) {
 
 /* core.terminal(): does somebody watch standard error? Under the launcher it is a pipe, and the launcher knows. */
 static int l_terminal(lua_State *L) {
-    const char *mark = getenv(LSPL_LAUNCHER_MARK);
-    lua_pushboolean(L, isatty(2) || (mark && !strcmp(mark, LSPL_MARK_TERMINAL)));
+    lua_pushboolean(L, lspl_watched());
     return 1;
 }
 

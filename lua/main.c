@@ -5,6 +5,7 @@
 #include <string.h>
 #include "cli.h"
 #include "host.h"
+#include "launch.h"
 #include "repl.h"
 
 /* Under a launcher every rank reads the same command line; one of them says what is wrong with it. */
@@ -81,8 +82,7 @@ static int version(int argc, char **argv) {
     return complain(message);
 }
 
-int main(int argc, char **argv) {
-    lspl_prepare_libraries(argv);
+static int run_command(int argc, char **argv) {
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) return help(0, NULL);
     if (!strcmp(argv[1], "help")) return help(argc - 2, argv + 2);
     if (!strcmp(argv[1], "version") || !strcmp(argv[1], "--version")) return version(argc - 2, argv + 2);
@@ -99,4 +99,15 @@ int main(int argc, char **argv) {
     int code = run(command, argc - 2, argv + 2, args);
     free(args);
     return code;
+}
+
+int main(int argc, char **argv) {
+    lspl_hold_standard_files();
+    lspl_prepare_libraries(argv);
+    lspl_adopt();
+    int code = run_command(argc, argv);
+    char why[512];
+    if (code || !lspl_output_broken(why, sizeof why)) return code;
+    fprintf(stderr, "spl: %s\n", why);
+    return 1;
 }

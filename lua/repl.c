@@ -14,6 +14,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "interrupt.h"
 #include "lspl.h"
 #include "repl.h"
 

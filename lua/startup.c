@@ -7,6 +7,8 @@
  * the cores from those who have: GOMP_SPINCOUNT lets them spin for about as long as a short serial part between two
  * parallel ones, then sleep. */
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -50,6 +52,15 @@ static int choose_waiting(void) {
     if (getenv(SPIN) || getenv("OMP_WAIT_POLICY")) return 0;
     setenv(SPIN, SPIN_TURNS, 1);
     return 1;
+}
+
+void lspl_hold_standard_files(void) {
+    for (int fd = 0; fd < 3; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+        /* the lowest free number is this one; it is the wrong way round, so that writing and reading fail */
+        int got = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+        if (got >= 0 && got != fd) close(got);
+    }
 }
 
 void lspl_prepare_libraries(char **argv) {

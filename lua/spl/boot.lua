@@ -60,6 +60,7 @@ end
 
 -- Ends all ranks in order: unwinds to the host, through every pcall.
 os.exit = core.leave
+warn = core.warn -- which the host tells from warnings of the interpreter
 
 if script then
     local folder = script:match("^(.*)/[^/]*$") or "."
