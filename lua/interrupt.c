@@ -1,8 +1,9 @@
 /* interrupt.c: stopping a script: by SIGINT or SIGTERM, by os.exit, and for the sake of other virtual ranks.
  *
  * A hook raises the error, again at each instruction, so that no pcall of the script keeps it. Lua's hooks belong to
- * one coroutine, therefore coroutines are resumed by functions that know which one runs, and set the hook in whatever runs
- * next. What is no Lua code (a long call, a child's end) gets a moment to come back; then the process ends itself. */
+ * one coroutine, therefore coroutines are resumed by functions that know which one runs, and set the hook in whatever
+ * runs next. What is no Lua code (a long call, a child's end) gets a moment to come back; then the process ends itself.
+ */
 #include "interrupt.h"
 #include <errno.h>
 #include <lauxlib.h>

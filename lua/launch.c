@@ -172,46 +172,49 @@ static void attend(job *j) {
     double until = now() + (WIFSIGNALED(j->status) ? ORPHANED : 0);
     while (lspl_relay_turn(j->relay, 0, &interrupted) ||
            (now() < until && lspl_relay_open_streams(j->relay) && lspl_relay_turn(j->relay, 100, &interrupted) >= 0)) {}
-    lspl_relay_finish(j->relay);
 }
 
-static void say_signal(const char *who, int number, long kills) {
+static void say_signal(const job *j, const char *who, int number, long kills) {
+    char text[256];
     long now_kills = kills >= 0 && number == SIGKILL ? memory_kills() : -1;
-    fprintf(stderr, "spl: %s was ended by signal %d (%s)%s\n", who, number, strsignal(number),
-            now_kills < 0 ? "" : now_kills > kills ?
-            "; the system ran out of memory meanwhile and ended a process for it" :
-            "; not for want of memory, as far as the system tells");
+    snprintf(text, sizeof text, "spl: %s was ended by signal %d (%s)%s\n", who, number, strsignal(number),
+             now_kills < 0 ? "" : now_kills > kills ?
+             "; the system ran out of memory meanwhile and ended a process for it" :
+             "; not for want of memory, as far as the system tells");
+    lspl_relay_say(j->relay, text);
 }
 
-/* Says why the job failed, where there is anything to say, and returns its exit code. `kills`: memory_kills()
- * before. */
+/* Says why the job failed, where there is anything to say, and returns its exit code. `kills`: memory_kills() before
+ * it began. */
 static int conclude(const job *j, long kills) {
     int exited = WIFEXITED(j->status), code = exited ? WEXITSTATUS(j->status) : 1, his = 1;
     int number = exited ? code - 128 : 0, lost = lspl_relay_lost(j->relay), broken = lspl_relay_broken(j->relay);
-    char *text, who[32] = "a rank";
-    lspl_end end = lspl_relay_cause(j->relay, &his, &text);
+    char *told, who[32] = "a rank", text[128];
+    lspl_end end = lspl_relay_cause(j->relay, &his, &told);
     if (broken == EPIPE) { /* the reader has gone and wants no more: end as a program does that SIGPIPE ends */
         code = 128 + SIGPIPE;
     } else if (broken) {
-        fprintf(stderr, "spl: cannot write standard output: %s\n", strerror(broken));
+        snprintf(text, sizeof text, "spl: cannot write standard output: %s\n", strerror(broken));
+        lspl_relay_say(j->relay, text);
         code = 1;
     } else if (end == LSPL_END_OWN || (end == LSPL_END_INTERRUPTED && (interrupted || (exited && lost < 0)))) {
-        if (text) fputs(text, stderr);
+        if (told) lspl_relay_say(j->relay, told);
         code = his;
     } else if (interrupted) {
-        fprintf(stderr, "spl: interrupted by %s\n", interrupted == SIGTERM ? "SIGTERM" : "SIGINT");
+        snprintf(text, sizeof text, "spl: interrupted by %s\n", interrupted == SIGTERM ? "SIGTERM" : "SIGINT");
+        lspl_relay_say(j->relay, text);
         code = 1;
     } else if (!exited && !j->stopped) {
-        say_signal("mpirun", WTERMSIG(j->status), kills);
+        say_signal(j, "mpirun", WTERMSIG(j->status), kills);
     } else if (lost >= 0 || (number > 0 && end == LSPL_END_NONE)) {
         if (lost >= 0) snprintf(who, sizeof who, "rank %d", lost);
-        say_signal(who, number > 0 ? number : SIGKILL, kills);
+        say_signal(j, who, number > 0 ? number : SIGKILL, kills);
         code = 1;
     } else if (end != LSPL_END_NONE) {
-        if (text) fputs(text, stderr);
+        if (told) lspl_relay_say(j->relay, told);
         code = his;
     } else if (code == 127) code = 3; /* it could not be started */
-    free(text);
+    free(told);
     return code;
 }
 

@@ -44,9 +44,9 @@ int lspl_relay_ended(const lspl_relay *r);
 /* The cause: how, and the rank's code and text (to be freed; may be NULL). After the last turn. */
 lspl_end lspl_relay_cause(const lspl_relay *r, int *code, char **text);
 /* The rank that mpirun says a signal ended, when that rank has not told how it ended itself; -1: none. */
-int lspl_relay_lost(const lspl_relay *r);
-/* Ends a line that was begun on standard error, and a notice of mpirun that is held back. */
-void lspl_relay_finish(lspl_relay *r);
+int lspl_relay_lost(lspl_relay *r);
+/* Says this last on standard error, on a line of its own. */
+void lspl_relay_say(lspl_relay *r, const char *text);
 void lspl_relay_close(lspl_relay *r);
 
 #endif

@@ -114,6 +114,7 @@ static void put(outlet *o, const char *bytes, size_t n, const volatile int *stop
     while (n > 0 && !o->broken) {
         ssize_t w = write(o->fd, bytes, n);
         if (w >= 0) {
+            if (w > 0) o->in_line = bytes[w - 1] != '\n';
             bytes += w;
             n -= (size_t)w;
         } else if (errno == EAGAIN) {
@@ -213,7 +214,6 @@ static int pass_on(lspl_relay *r, stream *s, const volatile int *stop) {
         put(o, r->chunk, (size_t)n, stop);
         whole = r->chunk[n - 1] == '\n';
     }
-    o->in_line = !whole;
     o->owner = whole ? NULL : s;
     o->since = now();
     return 1;
@@ -248,9 +248,10 @@ int lspl_relay_open_streams(const lspl_relay *r) {
 
 int lspl_relay_broken(const lspl_relay *r) { return r->outlet[0].broken; }
 
-void lspl_relay_finish(lspl_relay *r) {
-    conclude_notice(r);
-    if (r->outlet[1].in_line) put(&r->outlet[1], "\n", 1, NULL); /* what a rank began to say ends here */
+void lspl_relay_say(lspl_relay *r, const char *text) {
+    outlet *o = &r->outlet[1];
+    if (o->in_line) put(o, "\n", 1, NULL); /* what a rank began to say ends here */
+    put(o, text, strlen(text), NULL);
 }
 
 /* ---- how the ranks ended */
@@ -280,7 +281,8 @@ int lspl_relay_ended(const lspl_relay *r) {
     return 0;
 }
 
-int lspl_relay_lost(const lspl_relay *r) {
+int lspl_relay_lost(lspl_relay *r) {
+    conclude_notice(r);
     return r->lost && !has_ended(r, r->lost - 1) ? r->lost - 1 : -1;
 }
 

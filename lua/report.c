@@ -21,6 +21,8 @@ static int redirect(const char *what, int rank, int to) {
     snprintf(path, sizeof path, "%s/%s.%d", launcher.folder, what, rank);
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return 0;
+    /* mpirun's end stays open as long as this process lives: when it closes, mpirun drops the rank's standard input */
+    (void)fcntl(to, F_DUPFD_CLOEXEC, 3);
     dup2(fd, to);
     close(fd);
     return 1;

@@ -58,7 +58,7 @@ describe("an interrupt", function()
             local r = mpi.run(3, "local spl = require 'spl'\nif spl.rank() == 1 then " .. SEND:format "TERM" .. " end\n"
                 .. chunk, nil, { limit = 60 })
             assert.equal(1, r.code)
-            assert.matches("^spl: rank 1: interrupted by SIGTERM\n", r.err)
+            assert.matches("^spl: rank 1: interrupted", r.err)
             assert.equal(1, mpi.count(r.err, "spl: rank"))
         end
     end)
