@@ -220,7 +220,8 @@ describe("starting mpirun", function()
 
     it("gives standard input to rank 0", function()
         local file = mpi.temporary("a line\n")
-        local r = mpi.run(2, "if require 'spl'.rank() == 0 then os.execute 'sleep 0.5' print(io.read 'l') end", nil, { stdin = file })
+        local r = mpi.run(2, "if require 'spl'.rank() == 0 then os.execute 'sleep 0.5' print(io.read 'l') end", nil,
+            { stdin = file })
         os.remove(file)
         assert.same({ 0, "a line\n" }, { r.code, r.out })
     end)
