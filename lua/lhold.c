@@ -1,9 +1,9 @@
 /* lhold.c: what a binding uses stays alive until it returns, whatever runs meanwhile.
  *
- * Lua runs finalizers wherever it allocates, and metamethods where it is asked for a field: a script's code in there may
- * release the very tensor that the binding has taken a pointer of. So a binding begins with lspl_enter, and what
- * the lspl_check functions hand out is retained until the binding returns or raises: a to-be-closed value on its stack lets
- * go. Calls nest (a finalizer may call bindings), never across coroutines: no binding yields. */
+ * Lua runs finalizers wherever it allocates, and metamethods where it is asked for a field: a script's code in there
+ * may release the very tensor that the binding has taken a pointer of. So a binding begins with lspl_enter, and what
+ * the lspl_check functions hand out is retained until the binding returns or raises: a to-be-closed value on its stack
+ * lets go. Calls nest (a finalizer may call bindings), never across coroutines: no binding yields. */
 #include <stdlib.h>
 #include <string.h>
 #include "lspl.h"

@@ -298,7 +298,7 @@ typedef struct measure {
     double diff_squares, ref_squares, max_abs;
     int64_t count, wrong;
     double tolerance, rms; /* the scale of all elements ... */
-    int64_t vector;        /* ... or, when > 0, of each vector of that length: its own root mean square */
+    int64_t vector;        /* ... or, when > 0, its least: each vector of that length has its own root mean square */
 } measure;
 
 static double root_mean_square(const double *x, int64_t n) {
@@ -310,7 +310,10 @@ static double root_mean_square(const double *x, int64_t n) {
 static void measure_row(measure *m, const double *a, const double *b, int64_t n) {
     double tolerance = m->tolerance, rms = m->rms;
     for (int64_t i = 0; i < n; i++) {
-        if (m->vector > 0 && i % m->vector == 0) rms = root_mean_square(b + i, m->vector);
+        if (m->vector > 0 && i % m->vector == 0) {
+            rms = root_mean_square(b + i, m->vector);
+            if (rms < m->rms) rms = m->rms;
+        }
         m->count++;
         if (isfinite(b[i])) m->ref_squares += b[i] * b[i]; /* an infinite lse must not swamp the norm */
         if (a[i] == b[i]) continue;                        /* infinities of one sign included */
@@ -321,13 +324,13 @@ static void measure_row(measure *m, const double *a, const double *b, int64_t n)
     }
 }
 
-/* spl.compare(actual, reference [, {tolerance=, rms=, dim=, rows=}]) -> {count, wrong, diff_squares, ref_squares,
+/* spl.compare(actual, reference [, {tolerance=, rms=, least_rms=, dim=, rows=}]) -> {count, wrong, diff_squares, ref_squares,
  * max_abs}: wrong counts |a - b| > tolerance * (|b| + rms), and NaN; rms is a number, or "vector": that of the
- * reference's vector, along the last dimension, in which the element stands. With rows, row i of the reference stands
+ * reference's vector, along the last dimension, in which the element stands, or least_rms where that is larger. With rows, row i of the reference stands
  * for row rows[i] of the actual tensor along dim. [local] */
 static int compare(lua_State *L) {
     static const char f[] = "compare";
-    static const char *const options[] = {"tolerance", "rms", "dim", "rows", NULL};
+    static const char *const options[] = {"tolerance", "rms", "least_rms", "dim", "rows", NULL};
     lspl_enter(L, 3);
     spl_tensor *a = lspl_check_tensor(L, 1, f, "actual"), *b = lspl_check_tensor(L, 2, f, "reference");
     if (spl_tensor_mesh(a) || spl_tensor_mesh(b)) {
@@ -342,6 +345,7 @@ static int compare(lua_State *L) {
         m.tolerance = lspl_field_number(L, 3, f, "tolerance", 0.0);
         int by_vector = lspl_raw_field(L, 3, "rms") == LUA_TSTRING && strcmp(lua_tostring(L, -1), "vector") == 0;
         lua_pop(L, 1);
+        if (by_vector) m.rms = lspl_field_number(L, 3, f, "least_rms", 0.0);
         if (by_vector && ndim > 0) m.vector = spl_tensor_shape(b)[spl_tensor_ndim(b) - 1];
         else if (!by_vector) m.rms = lspl_field_number(L, 3, f, "rms", 0.0);
         if (lspl_raw_field(L, 3, "dim") != LUA_TNIL) dim = lspl_dim(L, -1, f, "dim", ndim);

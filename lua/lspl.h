@@ -128,6 +128,7 @@ void lspl_open_error(lua_State *L);
 void lspl_open_runtime(lua_State *L);  /* rank size barrier counters ... (lruntime.c) */
 void lspl_open_info(lua_State *L);     /* spl.facts: the machine and the build (linfo.c) */
 void lspl_open_trace(lua_State *L);    /* spl.trace_start, trace_write ... (ltrace.c) */
+void lspl_open_file(lua_State *L);     /* core.read_file, core.exists (lfile.c) */
 void lspl_open_mesh(lua_State *L);
 void lspl_open_layout(lua_State *L);
 void lspl_open_tensor(lua_State *L);

@@ -22,12 +22,11 @@ local function fail(code, format, ...)
     spl.error{ code = code, message = format:format(...) }
 end
 
+local MOST = 1 << 30 -- bytes of a text
+
 local function read_text(path)
-    local file, problem = io.open(path, "rb")
-    if not file then fail("io", "cannot open the text %s", problem) end
-    local text, read_problem = file:read "a"
-    file:close()
-    if not text then fail("io", "cannot read the text %s: %s", path, read_problem) end
+    local text, problem, code = require "spl.core".read_file(path, MOST)
+    if not text then fail(code, "--text: %s", problem) end
     if text == "" then fail("argument", "%s is empty: there is nothing to score", path) end
     return text
 end

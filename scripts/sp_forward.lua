@@ -213,6 +213,8 @@ local function show_json(row, mesh, config, measured)
     io.stdout:flush()
 end
 
+local over = {} -- sentences on rows whose rel_err is too large
+
 local function run(row, config)
     local mesh <close> = spl.mesh(row.mesh)
     local before = spl.memory().now.weights
@@ -237,6 +239,10 @@ local function run(row, config)
         comm_pct = r.comm_pct, bytes_sent = r.bytes_sent, bytes_theory = bytes_theory, peak_bytes = r.peak_bytes,
         rel_err = checked and checked.rel_err, wrong = checked and checked.wrong, tokens_per_s = row.tokens_per_s,
         weights_bytes = weights, workspace_bytes = r.workspace_bytes, rows_checked = checked and checked.rows })
+    if checked and checked.bound and checked.rel_err > checked.bound then
+        over[#over + 1] = ("%s: rel_err %.1e is above the %.1e that %s must keep"):format(tostring(mesh),
+            checked.rel_err, checked.bound, o.dtype)
+    end
     return checked and checked.wrong or 0, as_theory
 end
 
@@ -266,11 +272,12 @@ say("#")
 show_fastest(list)
 say("# wrong elements: %s", not o.check and "not checked (--check compares every saved tensor with fp64)"
     or wrong == 0 and "0, OK" or ("%d, FAILED"):format(wrong))
+for _, sentence in ipairs(over) do say("# %s, FAILED", sentence) end
 say("# bytes sent: %s", as_theory and "as theory says" or "NOT as theory says, FAILED")
-if wrong > 0 or not as_theory then
+if wrong > 0 or #over > 0 or not as_theory then
     if o.json and spl.rank() == 0 then
-        io.stderr:write(("spl: sp_forward: %s; bytes %sas theory says\n"):format(report.plural(wrong, "wrong element"),
-            as_theory and "" or "not "))
+        io.stderr:write(("spl: sp_forward: %s; bytes %sas theory says%s\n"):format(
+            report.plural(wrong, "wrong element"), as_theory and "" or "not ", #over > 0 and "; " .. over[1] or ""))
     end
     os.exit(1)
 end

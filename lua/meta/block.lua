@@ -74,7 +74,7 @@ function block:explain(o) end
 --- [collective] Forward against the fp64 reference, output and every saved tensor: see check.block.
 ---@param x spl.tensor
 ---@param o? table {rows=, step=}
----@return table result {rel_err=, wrong=, rows=, seq=, tensors=}
+---@return table result {rel_err=, wrong=, bound=, failed=, rows=, seq=, tensors=}
 function block:check(x, o) end
 
 --- [local] The Philox key of one of its dropouts.

@@ -13,8 +13,14 @@ local check = {}
 -- FLOPs of reference that a check may cost before it samples, and the fewest rows it then judges.
 local BUDGET, FEWEST = 6e9, 64
 
--- Allowed |a - b| as a share of |b| + rms of the vector that b stands in.
+-- Allowed |a - b| as a share of |b| + rms of the vector that b stands in. The rms of a vector of a few elements says
+-- little (all may be near zero by chance), so that of the whole tensor is the least then.
 local TOLERANCE = { f64 = 1e-5, f32 = 1e-5, bf16 = 2e-2, f16 = 2e-2 }
+local FEW = 16
+
+-- Allowed rel_err of each tensor: of the halves, 1.3 of the largest relative error of storing a number. It is not held
+-- where norms run over few elements: a chance near-zero deviation makes any rounding large.
+local BOUND = { f64 = 1e-13, f32 = 2e-6, bf16 = 1.3 * 2^-8, f16 = 1.3 * 2^-11 }
 
 -- Weights of a block by the name that the reference gives them.
 local WEIGHTS = {
@@ -127,8 +133,10 @@ local function judge(actual, expected, dim, rows, tolerance)
     local diff, ref, count = spl.sum(first.diff_squares, first.ref_squares, first.count)
     -- The scale of an element is that of the token's vector it stands in: the first tokens of a causal block, which
     -- average over few, are much larger than the rest. Statistics of a token have no vector; theirs is that of all.
-    local rms = dim < expected.ndim and "vector" or count > 0 and math.sqrt(ref / count) or 0
-    local second = spl.compare(whole, expected, { dim = dim, rows = rows, tolerance = tolerance, rms = rms })
+    local all = count > 0 and math.sqrt(ref / count) or 0
+    local vector = dim < expected.ndim and expected.shape[expected.ndim]
+    local second = spl.compare(whole, expected, { dim = dim, rows = rows, tolerance = tolerance,
+        rms = vector and "vector" or all, least_rms = vector and vector < FEW and all or 0 })
     local wrong, largest = spl.sum(second.wrong), spl.max(second.max_abs)
     local rel = diff == 0 and 0 or math.sqrt(diff / ref) -- a difference from nothing at all is infinite
     if rel ~= rel then
@@ -142,7 +150,8 @@ end
 ---@param x spl.tensor its input, [batch, seq, hidden] on the block's mesh
 ---@param o? table {rows= how many rows to judge (all of them while that is quick), step= of dropout (0)}
 ---@return table result {rel_err= the largest over out and saved floats, wrong= elements out of bounds and masks that
---- differ, rows= judged of seq=, tensors= { {name=, rel_err=, wrong=, count=, max_abs=}, ... }}
+--- differ, bound= that rel_err must keep (none where hidden is below 16), failed= whether either is bad, rows= judged
+--- of seq=, tensors= { {name=, rel_err=, wrong=, count=, max_abs=}, ... }}
 ---Errors: code "unsupported" where the backend is a reference or computes nothing; "argument" for options.
 function check.block(blk, x, o)
     o = o or {}
@@ -168,6 +177,7 @@ function check.block(blk, x, o)
     for i = spl.rank() + 1, #rows, spl.size() do mine[#mine + 1] = rows[i] end
     local truth = reference(blk, x, mine, step)
     local result = { rel_err = 0, wrong = 0, rows = #rows, seq = x.shape[2], tensors = {} }
+    result.bound = blk.config.hidden >= FEW and BOUND[blk.config.dtype] or nil
     for _, s in ipairs(saved) do
         local known = SAVED[s.name]
         if not known then
@@ -182,6 +192,7 @@ function check.block(blk, x, o)
         end
     end
     for _, t in pairs(truth) do t:release() end
+    result.failed = result.wrong > 0 or result.bound ~= nil and result.rel_err > result.bound
     return core.record(result)
 end
 

@@ -3,8 +3,8 @@
 local core = require "spl.core"
 
 -- For the host's own modules.
-local INSIDE = { embedded = true, embedded_list = true, leave = true, process = true, record = true, repl = true,
-    shipped = true, terminal = true, warn = true }
+local INSIDE = { embedded = true, embedded_list = true, exists = true, leave = true, process = true, read_file = true,
+    record = true, repl = true, shipped = true, terminal = true, warn = true }
 
 local spl = {}
 for name, value in pairs(core) do

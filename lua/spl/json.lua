@@ -4,6 +4,8 @@ cjson.decode_invalid_numbers(false)
 
 local json = {}
 
+local MOST = 512 << 20 -- bytes of a JSON file: many times the largest tokenizer
+
 --- What `null` decodes to (and encodes from); a Lua nil cannot stand in a table.
 json.null = cjson.null
 
@@ -65,11 +67,8 @@ end
 ---@return any value  nil, message, code where the file cannot be read
 function json.read(path)
     needed("json.read", path, "string")
-    local file, problem = io.open(path, "rb")
-    if not file then return nil, "cannot open " .. problem, "io" end
-    local text, read_problem = file:read("a")
-    file:close()
-    if not text then return nil, ("cannot read %s: %s"):format(path, read_problem), "io" end
+    local text, problem, code = require "spl.core".read_file(path, MOST)
+    if not text then return nil, problem, code end
     return json.decode(text, path)
 end
 

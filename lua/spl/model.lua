@@ -24,6 +24,13 @@ local function fail(code, format, ...)
     spl.error{ code = code, message = format:format(...) }
 end
 
+local function needs_values(what)
+    local name, _, has_values = spl.reference.judged()
+    if not has_values then
+        fail("unsupported", "%s reads values, and the backend '%s' computes none; run with --backend cpu", what, name)
+    end
+end
+
 -- A layout text that puts `inner` on the axes that split weights and `batch` on those that split the batch.
 local function placed(mesh, inner, batch)
     local out = {}
@@ -181,6 +188,7 @@ end
 ---@return number nll_sum  in nats
 ---@return integer count
 function model:score(ids)
+    needs_values "scoring"
     if #ids < 2 then
         fail("argument", "%s; at least 2 are needed, since the first has nothing before it",
             #ids == 1 and "there is 1 token" or "there are no tokens")
@@ -206,6 +214,7 @@ end
 ---@param ids integer[]
 ---@return integer
 function model:next(ids)
+    needs_values "choosing a token"
     if #ids == 0 then fail("argument", "there is no token to continue from") end
     local hidden <close> = self:hidden(ids)
     local best, best_value = nil, -math.huge

@@ -1,5 +1,6 @@
 -- JSON: numbers keep their value, whole ones their type; errors name what was read.
 local json = require "spl.json"
+local core = require "spl.core"
 
 describe("json", function()
     it("keeps whole numbers as integers and others as floats", function()
@@ -59,5 +60,29 @@ describe("json", function()
             assert.is_false(good)
             assert.equal("argument", e.code)
         end
+    end)
+end)
+
+describe("a file that is read whole", function()
+    it("must be a regular one, within a size", function()
+        local fifo = os.tmpname()
+        os.remove(fifo)
+        assert(os.execute(("mkfifo '%s'"):format(fifo)))
+        for path, kind in pairs { ["/dev/zero"] = "device", ["/"] = "directory", [fifo] = "fifo" } do
+            local text, message, code = json.read(path)
+            assert.same({ nil, "io" }, { text, code })
+            assert.matches("cannot read " .. path .. ": this is a " .. kind, message, 1, true)
+        end
+        os.remove(fifo)
+        local path = os.tmpname()
+        local file = assert(io.open(path, "wb"))
+        file:write(("x"):rep(200000))
+        file:close()
+        assert.equal(200000, #core.read_file(path, 200000))
+        local text, message, code = core.read_file(path, 199999)
+        os.remove(path)
+        assert.same({ nil, "io" }, { text, code })
+        assert.matches("larger than 199999 bytes", message)
+        assert.matches("^cannot open .*: No such file", (select(2, json.read(path))))
     end)
 end)

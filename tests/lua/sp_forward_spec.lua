@@ -192,6 +192,32 @@ describe("sp_forward", function()
         assert.matches("bytes sent: as theory says", r.out)
     end)
 
+    it("ends with 1 when rel_err is above its bound though no element counts as wrong", function()
+        local chunk = [[
+            local spl = require "spl"
+            local truth = spl.reference.block
+            spl.reference.block = function(a) a.eps = a.eps + 1e-5 return truth(a) end
+            dofile("scripts/sp_forward.lua")]]
+        local r = mpi.run(1, chunk, { "--check", table.unpack(SMALL) })
+        assert.equal(1, r.code)
+        assert.matches("wrong elements: 0, OK", r.out)
+        assert.matches("rel_err %d.%de%-06 is above the 2.0e%-06 that f32 must keep, FAILED", r.out)
+        r = mpi.run(1, chunk, { "--json", "--check", table.unpack(SMALL) })
+        assert.equal(1, r.code)
+        assert.matches("0 wrong elements; bytes as theory says; .*rel_err .* above the 2.0e%-06", r.err)
+    end)
+
+    it("finds nothing wrong in very short vectors", function()
+        for _, args in ipairs { { "--hidden", "3", "--heads", "3" }, { "--hidden", "8", "--heads", "2", "--ffn", "1" },
+            { "--hidden", "64", "--heads", "16", "--dtype", "bf16" } } do
+            for seed = 1, 6 do
+                local r = mpi.run(1, "sp_forward.lua", { "--check", "--seq", "64", "--rounds", "1", "--warmup", "0",
+                    "--mesh", "tp=1:tensor", "--seed", tostring(seed), "--json", table.unpack(args) })
+                assert.same({ 0, "" }, { r.code, r.err }, table.concat(args, " "))
+            end
+        end
+    end)
+
     it("ends with 1 when bytes are not those of theory", function()
         local r = mpi.run(2, [[
             local theory = require "spl.theory"
