@@ -324,10 +324,10 @@ static void measure_row(measure *m, const double *a, const double *b, int64_t n)
     }
 }
 
-/* spl.compare(actual, reference [, {tolerance=, rms=, least_rms=, dim=, rows=}]) -> {count, wrong, diff_squares, ref_squares,
- * max_abs}: wrong counts |a - b| > tolerance * (|b| + rms), and NaN; rms is a number, or "vector": that of the
- * reference's vector, along the last dimension, in which the element stands, or least_rms where that is larger. With rows, row i of the reference stands
- * for row rows[i] of the actual tensor along dim. [local] */
+/* spl.compare(actual, reference [, {tolerance=, rms=, least_rms=, dim=, rows=}]) -> {count, wrong, diff_squares,
+ * ref_squares, max_abs}: wrong counts |a - b| > tolerance * (|b| + rms), and NaN; rms is a number, or "vector": that of
+ * the reference's vector, along the last dimension, in which the element stands, or least_rms where that is larger.
+ * With rows, row i of the reference stands for row rows[i] of the actual tensor along dim. [local] */
 static int compare(lua_State *L) {
     static const char f[] = "compare";
     static const char *const options[] = {"tolerance", "rms", "least_rms", "dim", "rows", NULL};

@@ -210,7 +210,7 @@ describe("sp_forward", function()
     it("finds nothing wrong in very short vectors", function()
         for _, args in ipairs { { "--hidden", "3", "--heads", "3" }, { "--hidden", "8", "--heads", "2", "--ffn", "1" },
             { "--hidden", "64", "--heads", "16", "--dtype", "bf16" } } do
-            for seed = 1, 6 do
+            for seed = 1, 2 do
                 local r = mpi.run(1, "sp_forward.lua", { "--check", "--seq", "64", "--rounds", "1", "--warmup", "0",
                     "--mesh", "tp=1:tensor", "--seed", tostring(seed), "--json", table.unpack(args) })
                 assert.same({ 0, "" }, { r.code, r.err }, table.concat(args, " "))
