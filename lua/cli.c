@@ -13,12 +13,13 @@ const char lspl_usage[] =
     "  spl run [-n RANKS] [options] SCRIPT [ARGS]   run a script (a path or a shipped name)\n"
     "  spl repl [-n RANKS]                          one prompt, all ranks\n"
     "  spl test [-n RANKS] [busted arguments]       run specs with busted inside the host\n"
+    "  spl sweep [options] FILE                     run a grid of points, resumable, to JSONL and CSV\n"
     "  spl trace FILE                               sum up what `spl run --trace FILE` wrote\n"
     "  spl info                                     what this machine and this build offer\n"
     "  spl help [TOPIC]                             what this page and the topics below say\n"
     "  spl version\n"
     "\n"
-    "Topics: run, repl, test, trace, info, help, version: a command and its options\n"
+    "Topics: run, repl, test, sweep, trace, info, help, version: a command and its options\n"
     "        scripts: what comes with spl; a script's name, such as sp_forward: its options\n"
     "        api: all functions of the Lua API, by concept; the name of a function, an object or a field, such as\n"
     "        block, tensor:gather, tensor.shape, mesh.parse: what it does\n"
@@ -62,6 +63,17 @@ const lspl_command lspl_commands[] = {
      "usage: spl info [options]\n\n"
      "Prints version, machine, libraries and the choices made from them.\n\n" HOST_OPTIONS,
      0, "spl.info", 0, 0},
+    {"sweep",
+     "usage: spl sweep [options] FILE\n\n"
+     "Runs a grid of rank counts, meshes, sizes and other parameters of a script, each point in a process of its own.\n"
+     "FILE is a Lua file that returns the grid, or a shipped one: modes, scaling. Called again it goes on where it\n"
+     "stopped. `spl help sweep_file` says what stands in FILE.\n\n"
+     "  --out DIR              folder of results.jsonl and results.csv (default sweep-NAME here)\n"
+     "  --set NAME=V[,V...]    other values of the grid or an option, as seq=1k,4k; with ; where values hold commas\n"
+     "  --list                 list the points, run nothing\n"
+     "  --retry                run again what failed or took too long\n"
+     "  --yes                  run more than 10,000 points without asking\n",
+     0, "spl.sweep", -1, 1},
     {"trace",
      "usage: spl trace [--whole] [--json] FILE\n\n"
      "Sums up a trace that `spl run --trace FILE` wrote: time by op, communication that compute does not cover, idle\n"

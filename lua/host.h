@@ -36,6 +36,7 @@ typedef struct lspl_host {
     lua_Hook hook;        /* when nothing is to be stopped: called every hook_count instructions; NULL: none */
     int hook_count;
     int at_prompt;        /* between lines: only SIGTERM stops what runs */
+    int defers_signals;   /* Lua asks for them itself (core.system.interrupted) */
     int leaving;          /* the script called os.exit */
     int leave_code;
     int finalizer_failed;

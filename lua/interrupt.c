@@ -65,8 +65,10 @@ static void give_way(lua_State *L, lua_Debug *frame) {
     spl_sim_give_way(host->sim);
 }
 
-/* Is what runs to be stopped? Between the lines of a prompt there is nothing that SIGINT could stop. */
+/* Is what runs to be stopped? Between the lines of a prompt there is nothing that SIGINT could stop, and a sweep asks
+ * for signals itself. */
 static int stops(const lspl_host *host) {
+    if (host->defers_signals) return host->leaving;
     return host->leaving || (host->signal && (!host->at_prompt || host->signal == SIGTERM));
 }
 
@@ -98,6 +100,7 @@ static void on_signal(int number) {
     signal_came = number;
     lspl_host_stop_all(number);
     if (targets && targets->repl && number == SIGINT) return; /* a prompt outlives it, and asks again */
+    if (targets && targets->defers_signals) return;
     alarm(targets && targets->sim ? LONG_MOMENT : MOMENT);
 }
 

@@ -94,6 +94,16 @@ static int mesh_parse(lua_State *L) {
     return 1;
 }
 
+/* spl.mesh.roles() [local]: the names of all roles, also of those that blocks refuse. */
+static int mesh_roles(lua_State *L) {
+    lua_createtable(L, SPL_ROLE_COUNT, 0);
+    for (int r = SPL_ROLE_NONE + 1; r < SPL_ROLE_COUNT; r++) {
+        lua_pushstring(L, spl_role_name((spl_role)r));
+        lua_rawseti(L, -2, r - SPL_ROLE_NONE);
+    }
+    return 1;
+}
+
 int lspl_axis(lua_State *L, int index, const char *function, spl_mesh *m) {
     if (lua_type(L, index) != LUA_TSTRING) lspl_bad_argument(L, function, "axis", "the name of an axis", index);
     int axis = spl_mesh_find(m, lua_tostring(L, index));
@@ -173,6 +183,8 @@ void lspl_open_mesh(lua_State *L) {
     lua_createtable(L, 0, 1); /* spl.mesh: a function with a field */
     lua_pushcfunction(L, mesh_parse);
     lua_setfield(L, -2, "parse");
+    lua_pushcfunction(L, mesh_roles);
+    lua_setfield(L, -2, "roles");
     lua_createtable(L, 0, 1);
     lua_pushcfunction(L, mesh_call);
     lua_setfield(L, -2, "__call");

@@ -38,7 +38,7 @@ _spl() {
     case $previous in
     --backend) mapfile -t COMPREPLY < <(compgen -W "cpu null" -- "$word"); return ;;
     -n | --virtual | --threads | --timeout) return ;;
-    --trace) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
+    --trace | --out) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
     esac
     if [[ $command == help && $word != -* ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$(_spl_commands "$program") api roles scripts" -- "$word")
@@ -61,6 +61,12 @@ _spl() {
         mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
     elif [[ $command == run && -z $script ]]; then
         mapfile -t COMPREPLY < <(compgen -W "$(_spl_shipped "$program")" -- "$word"
+            compgen -f -X '!*.lua' -- "$word"
+            compgen -d -S / -- "$word")
+    elif [[ $command == sweep ]]; then
+        local folder
+        folder=$(_spl_folder "$program") && mapfile -t COMPREPLY < <(
+            compgen -W "$(cd "$folder/sweeps" && for f in *.lua; do echo "${f%.lua}"; done)" -- "$word"
             compgen -f -X '!*.lua' -- "$word"
             compgen -d -S / -- "$word")
     elif [[ $command == run || $command == test || $command == trace ]]; then

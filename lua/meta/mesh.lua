@@ -22,6 +22,10 @@ local mesh = {}
 ---Errors: code "usage" for a text that breaks a rule, naming it and what would work.
 function spl.mesh(text) end
 
+--- [local] The names of all roles that an axis can be given, also of those that a block refuses.
+---@return string[]
+function spl.mesh.roles() end
+
 --- [local] The same notation for any number of ranks, as plain data: {axes = , size = , spec = }. spl.layout takes it
 --- too.
 ---@param text string

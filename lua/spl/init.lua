@@ -4,7 +4,7 @@ local core = require "spl.core"
 
 -- For the host's own modules.
 local INSIDE = { embedded = true, embedded_list = true, exists = true, leave = true, process = true, read_file = true,
-    record = true, repl = true, shipped = true, terminal = true, warn = true }
+    record = true, repl = true, shipped = true, system = true, terminal = true, warn = true }
 
 local spl = {}
 for name, value in pairs(core) do
