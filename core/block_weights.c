@@ -191,12 +191,31 @@ static spl_status make_param(spl_block *b, spli_param p) {
                              stream(STREAM_WEIGHTS, b->config.instance, (int)p), gain ? 1 : 0, 0.02);
 }
 
+/* All weights of this rank against the memory that there is: filling some of them first would take long. */
+static spl_status room_for_params(const spl_block *b) {
+    double bytes = 0;
+    for (int p = 0; p < SPLI_PARAM_COUNT; p++) {
+        int ndim;
+        int64_t shape[SPL_MAX_DIMS], unit, cover;
+        spli_kind kind;
+        spl_layout layout;
+        if (!spli_param_shape(&b->config, (spli_param)p, &ndim, shape, &kind, &unit, &cover)) continue;
+        spli_schedule_layout(&b->mesh->spec, kind, ndim, shape, unit, cover, &layout);
+        SPL_TRY(spl_layout_check(&layout));
+        double size = (double)spl_dtype_size(b->config.dtype);
+        for (int d = 0; d < ndim; d++) size *= (double)spl_layout_local_size(&layout, b->mesh->coords, d);
+        bytes += size;
+    }
+    return spli_memory_room(b->rt, SPL_MEM_WEIGHTS, bytes);
+}
+
 spl_status spl_block_schedule(spl_block *b, spl_mesh *mesh) {
     SPL_TRY(spli_schedule_check(&mesh->spec));
     spl_status status = spli_ok();
     spl_mesh_retain(mesh);
     release_weights(b);
     b->mesh = mesh;
+    SPL_GO(room_for_params(b), fail);
     for (int i = 0; i < SPLI_PARAM_COUNT; i++) SPL_GO(make_param(b, (spli_param)i), fail);
     return status;
 fail:

@@ -79,6 +79,8 @@ void spli_free(spl_runtime *rt, spl_memory_category c, void *p, size_t bytes);
 /* Bytes that can still be had on this machine: MemAvailable, or less where a control group limits it; -1 when not
  * known. */
 int64_t spli_memory_free(void);
+/* Is there room for `bytes` in all, before the first of them is taken? */
+spl_status spli_memory_room(spl_runtime *rt, spl_memory_category c, double bytes);
 /* a*b into *out; SPL_ENOMEM when it overflows. */
 spl_status spli_mul_size(int64_t a, int64_t b, int64_t *out);
 

@@ -305,14 +305,21 @@ spl_status spl_tensor_random(spl_tensor *t, spl_random_kind kind, uint64_t seed,
     SPL_TRY(spli_tensor_usable(t, "the tensor"));
     if (holds_zeros(t)) return spl_tensor_fill(t, 0);
     SPL_TRY(spli_index_map_of(t, &map));
+    spl_segment one = {0, 1, 1};
+    if (t->ndim == 0) { /* a single number is a list of one */
+        map.global[0] = map.local[0] = map.nsegments[0] = 1;
+        map.segments[0] = &one;
+    }
     SPL_GO(dense_twin(t, &twin), map_only);
     if (spl_tensor_local_count(t) > 0) {
+        spl_index_map shown = map;
+        if (t->ndim == 0) shown.ndim = 1;
         spl_random_args args = {.dtype = t->dtype,
                                 .kind = kind,
                                 .key = spli_rng_key(seed, instance, 0),
                                 .a = a,
                                 .b = b,
-                                .map = &map,
+                                .map = &shown,
                                 .out = spli_tensor_data(twin)};
         SPL_GO(t->rt->backend->random(t->rt->backend_ctx, t->rt->compute, &args), done);
     }

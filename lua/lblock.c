@@ -60,6 +60,14 @@ static int block_new(lua_State *L) {
         lspl_integer(L, -1, function, needed[i]);
         lua_pop(L, 1);
     }
+    static const char *const sizes[] = {"kv_heads", "head_dim", "ffn", "eps"}; /* to core, 0 says: as usual */
+    for (int i = 0; i < 4; i++) {
+        if (lspl_raw_field(L, at, sizes[i]) == LUA_TNUMBER && lua_tonumber(L, -1) == 0) {
+            lspl_raisef(L, SPL_EARG, "block: %s is %s; it must be %s, or left out for the usual one", sizes[i],
+                        luaL_tolstring(L, -1, NULL), i < 3 ? "1 or more" : "a small positive number");
+        }
+        lua_pop(L, 1);
+    }
     c.hidden = lspl_field_integer(L, at, function, "hidden", 0);
     c.heads = lspl_field_integer(L, at, function, "heads", 0);
     c.kv_heads = lspl_field_integer(L, at, function, "kv_heads", 0);

@@ -167,9 +167,11 @@ static int layout_segments(lua_State *L) {
     int dim = lspl_dim(L, 2, "layout:segments", "dim", o->layout.ndim), coords[SPL_MAX_AXES];
     check_coords(L, 3, "layout:segments", o, coords);
     int n = spl_layout_segments(&o->layout, coords, dim, NULL, 0);
+    if (n < 0) lspl_raisef(L, SPL_ENOMEM, "layout:segments: out of memory while listing the segments of a shard");
     spl_segment *s =
         lua_newuserdatauv(L, sizeof *s * (size_t)(n > 0 ? n : 1), 0); /* collected whatever happens below */
-    spl_layout_segments(&o->layout, coords, dim, s, n);
+    if (spl_layout_segments(&o->layout, coords, dim, s, n) != n)
+        lspl_raisef(L, SPL_ENOMEM, "layout:segments: out of memory while listing the segments of a shard");
     lua_createtable(L, n, 0);
     for (int i = 0; i < n; i++) {
         lua_createtable(L, 0, 3);
@@ -190,7 +192,10 @@ static int layout_local_shape(lua_State *L) {
     int coords[SPL_MAX_AXES];
     check_coords(L, 2, "layout:local_shape", o, coords);
     int64_t local[SPL_MAX_DIMS];
-    for (int i = 0; i < o->layout.ndim; i++) local[i] = spl_layout_local_size(&o->layout, coords, i);
+    for (int i = 0; i < o->layout.ndim; i++) {
+        local[i] = spl_layout_local_size(&o->layout, coords, i);
+        if (local[i] < 0) lspl_raisef(L, SPL_ENOMEM, "layout:local_shape: out of memory while working out a shard");
+    }
     lspl_push_int64s(L, local, o->layout.ndim);
     return 1;
 }

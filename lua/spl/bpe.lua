@@ -124,9 +124,11 @@ function bpe:encode(word, out)
     table.move(ids, 1, #ids, #out + 1, out)
 end
 
+local function given(value) return value ~= nil and type(value) ~= "userdata" end -- not JSON null
+
 local function flag(spec, name, fail)
     local value = spec[name]
-    if value == nil or type(value) == "userdata" then return false end -- JSON null
+    if not given(value) then return false end
     if type(value) ~= "boolean" then fail("format", ("model.%s must be true or false"):format(name)) end
     return value
 end
@@ -145,6 +147,7 @@ end
 -- Merges are "left right" or [left, right]; both parts and what they make are in the vocabulary.
 local function read_merges(self, spec, fail)
     if type(spec.merges) ~= "table" then fail("format", "model.merges is missing or is not a list") end
+    if #spec.merges == 0 and next(spec.merges) ~= nil then fail("format", "model.merges must be a list, not an object") end
     local vocab, ranks, joined = self.vocab, self.ranks, self.joined
     for rank, merge in ipairs(spec.merges) do
         local left, right
@@ -181,18 +184,23 @@ function bpe.new(spec, fail)
         fail("unsupported", ("model type %q is not supported; only BPE is"):format(tostring(spec.type)))
     end
     for _, name in ipairs{ "continuing_subword_prefix", "end_of_word_suffix" } do
-        if type(spec[name]) == "string" and spec[name] ~= "" then
+        if given(spec[name]) and type(spec[name]) ~= "string" then
+            fail("format", ("model.%s must be a string or null"):format(name))
+        elseif given(spec[name]) and spec[name] ~= "" then
             fail("unsupported", ("model.%s %q is not supported; it must be empty"):format(name, spec[name]))
         end
     end
-    if type(spec.dropout) == "number" and spec.dropout > 0 then
+    if given(spec.dropout) and type(spec.dropout) ~= "number" then
+        fail("format", "model.dropout must be a number or null")
+    elseif given(spec.dropout) and spec.dropout > 0 then
         fail("unsupported", "model.dropout is not supported; it must be null")
     end
     local self = setmetatable({ fail = fail, vocab = read_vocab(spec, fail), ranks = {}, joined = {}, cache = {},
                                 cached = 0 }, bpe)
     self.ignore_merges, self.fuse_unk = flag(spec, "ignore_merges", fail), flag(spec, "fuse_unk", fail)
     if flag(spec, "byte_fallback", fail) then self.bytes = read_bytes(self.vocab, fail) end
-    if type(spec.unk_token) == "string" then
+    if given(spec.unk_token) then
+        if type(spec.unk_token) ~= "string" then fail("format", "model.unk_token must be a string or null") end
         self.unk = self.vocab[spec.unk_token] or
             fail("format", ("model.unk_token %q is not in the vocabulary"):format(spec.unk_token))
     end

@@ -33,6 +33,8 @@ local KNOWN = {
 ---@field bos? integer
 ---@field eos integer[]
 
+local MOST = 2147483647 -- of any size or count
+
 local reader = {}
 reader.__index = reader
 
@@ -53,6 +55,8 @@ function reader:integer(name, default)
     if value == nil then self:fail("format", "'%s' is missing; it must be an integer of 1 or more", name) end
     if math.type(value) ~= "integer" or value < 1 then
         self:fail("format", "'%s' is %s; it must be an integer of 1 or more", name, json.encode(value))
+    elseif value > MOST then
+        self:fail("format", "'%s' is %d; no more than %d is possible", name, value, MOST)
     end
     return value
 end
@@ -60,7 +64,7 @@ end
 function reader:positive(name, default)
     local value = self:get(name)
     if value == nil then value = default end
-    if type(value) ~= "number" or value <= 0 then
+    if type(value) ~= "number" or not (value > 0 and value < math.huge) then
         self:fail("format", "'%s' is %s; it must be a positive number", name, json.encode(value))
     end
     return value + 0.0
@@ -76,8 +80,13 @@ function reader:flag(name)
 end
 
 local function check_architecture(r)
-    local list = r:get "architectures"
-    local name = type(list) == "table" and list[1] or r:get "model_type"
+    local list, kind = r:get "architectures", r:get "model_type"
+    if list ~= nil and (type(list) ~= "table" or next(list) ~= nil and type(list[1]) ~= "string") then
+        r:fail("format", "'architectures' is %s; it must be a list of names", json.encode(list))
+    elseif kind ~= nil and type(kind) ~= "string" then
+        r:fail("format", "'model_type' is %s; it must be a name", json.encode(kind))
+    end
+    local name = list and list[1] or kind
     if KNOWN[name] then return KNOWN[name] end
     r:fail("unsupported", "the architecture %s is not supported; supported are LlamaForCausalLM, MistralForCausalLM "
         .. "and Qwen2ForCausalLM", name and json.encode(name) or "(neither 'architectures' nor 'model_type' is given)")
@@ -93,9 +102,15 @@ local function read_rope(r)
         if kind and kind ~= json.null and kind ~= "default" then
             r:fail("unsupported", "'%s' of type %s is not supported; only \"default\" is", name, json.encode(kind))
         end
-        if rope and type(rope.rope_theta) == "number" then theta = theta or rope.rope_theta end
+        if rope and rope.rope_theta ~= nil and rope.rope_theta ~= json.null then
+            if type(rope.rope_theta) ~= "number" then
+                r:fail("format", "'%s.rope_theta' is %s; it must be a positive number", name,
+                    json.encode(rope.rope_theta))
+            end
+            theta = theta or rope.rope_theta
+        end
     end
-    if theta ~= nil and (type(theta) ~= "number" or theta <= 0) then
+    if theta ~= nil and (type(theta) ~= "number" or not (theta > 0 and theta < math.huge)) then
         r:fail("format", "'rope_theta' is %s; it must be a positive number", json.encode(theta))
     end
     return (theta or 10000) + 0.0
@@ -106,8 +121,13 @@ local function check_unsupported(r, c)
     if act ~= nil and act ~= "silu" and act ~= "swish" then
         r:fail("unsupported", "'hidden_act' %s is not supported; only \"silu\" is", json.encode(act))
     end
-    local window = r:get "sliding_window"
-    if r:get "use_sliding_window" ~= false and type(window) == "number" and window < c.context then
+    local window, use_window = r:get "sliding_window", r:get "use_sliding_window"
+    if window ~= nil and type(window) ~= "number" then
+        r:fail("format", "'sliding_window' is %s; it must be a number or null", json.encode(window))
+    elseif use_window ~= nil and type(use_window) ~= "boolean" then
+        r:fail("format", "'use_sliding_window' is %s; it must be true or false", json.encode(use_window))
+    end
+    if use_window ~= false and type(window) == "number" and window < c.context then
         r:fail("unsupported", "'sliding_window' %s is not supported: it is shorter than the context of %d", window,
             c.context)
     end
@@ -123,6 +143,9 @@ end
 local function token_list(r, name, vocab)
     local value = r:get(name)
     local list = type(value) == "table" and value or { value }
+    if next(list) ~= nil and #list == 0 then
+        r:fail("format", "'%s' is %s; it must be a token id, or a list of some", name, json.encode(value))
+    end
     for _, id in ipairs(list) do
         if math.type(id) ~= "integer" or id < 0 or id >= vocab then
             r:fail("format", "'%s' is %s; it must be a token id below vocab_size = %d", name, json.encode(value), vocab)

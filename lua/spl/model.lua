@@ -24,6 +24,10 @@ local function fail(code, format, ...)
     spl.error{ code = code, message = format:format(...) }
 end
 
+local function needs_list(ids)
+    if type(ids) ~= "table" then fail("argument", "a list of token ids is needed, got %s", type(ids)) end
+end
+
 local function needs_values(what)
     local name, _, has_values = spl.reference.judged()
     if not has_values then
@@ -99,6 +103,18 @@ end
 ---@param options? { dtype?: string }  "f32" (default), "f64", "bf16" or "f16"; stored weights are converted
 ---@return spl.model
 function model.load(dir, mesh, options)
+    if type(dir) ~= "string" then
+        fail("argument", "model.load: argument 'dir': the directory of a model is needed, got %s", type(dir))
+    elseif not pcall(function() return mesh:coord(mesh.axes[1].name) end) then
+        fail("argument", "model.load: argument 'mesh': a mesh is needed, as spl.mesh \"tp=*:sequence\" gives; got %s",
+            tostring(mesh))
+    elseif options ~= nil and type(options) ~= "table" then
+        fail("argument", "model.load: argument 'options': a table such as { dtype = \"bf16\" } is needed, got %s",
+            type(options))
+    end
+    for key in pairs(options or {}) do
+        if key ~= "dtype" then fail("argument", "model.load: unknown option '%s'; known: dtype", tostring(key)) end
+    end
     local c, message, code = config.load(dir)
     if not c then fail(code, "%s", message) end
     local dtype = options and options.dtype or "f32"
@@ -189,6 +205,7 @@ end
 ---@return integer count
 function model:score(ids)
     needs_values "scoring"
+    needs_list(ids)
     if #ids < 2 then
         fail("argument", "%s; at least 2 are needed, since the first has nothing before it",
             #ids == 1 and "there is 1 token" or "there are no tokens")
@@ -215,6 +232,7 @@ end
 ---@return integer
 function model:next(ids)
     needs_values "choosing a token"
+    needs_list(ids)
     if #ids == 0 then fail("argument", "there is no token to continue from") end
     local hidden <close> = self:hidden(ids)
     local best, best_value = nil, -math.huge

@@ -86,11 +86,19 @@ end
 local function read_added(self, list, fail)
     local raw, normalized = {}, {}
     if list == nil or list == json.null then list = {} end
-    if type(list) ~= "table" then fail("format", "added_tokens must be a list") end
+    if type(list) ~= "table" or #list == 0 and next(list) ~= nil then
+        fail("format", "added_tokens must be a list")
+    end
     for i, token in ipairs(list) do
         if type(token) ~= "table" or math.type(token.id) ~= "integer" or token.id < 0 or type(token.content) ~= "string"
             or token.content == "" then
             fail("format", ("added_tokens: entry %d needs an id and a content"):format(i))
+        end
+        for _, flag in ipairs { "special", "normalized", "single_word", "lstrip", "rstrip" } do
+            local value = token[flag]
+            if value ~= nil and type(value) ~= "boolean" then
+                fail("format", ("added_tokens: entry %d: '%s' must be true or false"):format(i, flag))
+            end
         end
         self.text_of[token.id] = token.content
         self.id_of[token.content] = token.id
@@ -113,7 +121,8 @@ end
 
 local function read_template(self, spec, fail)
     local target = self.prefix
-    for i, item in ipairs(type(spec.single) == "table" and spec.single or {}) do
+    if type(spec.single) ~= "table" then fail("format", "post_processor.single must be a list") end
+    for i, item in ipairs(spec.single) do
         if type(item) == "table" and item.Sequence then
             target = self.suffix
         elseif type(item) == "table" and type(item.SpecialToken) == "table" then
