@@ -159,8 +159,8 @@ spl_status spli_memory_room(spl_runtime *rt, spl_memory_category c, double bytes
     if (!rt->backend->has_memory || !(bytes >= (double)(INT64_MAX / 2)))
         return check_room(rt, c, bytes < (double)(INT64_MAX / 2) ? (size_t)bytes : 0);
     return spli_error(SPL_ENOMEM,
-                      "%.3g bytes (%.3g GiB) are wanted for %s, but only %.2f GiB are free on this machine; use smaller "
-                      "sizes, more machines, or a smaller dtype",
+                      "%.3g bytes (%.3g GiB) are wanted for %s, but only %.2f GiB are free on this machine; use "
+                      "smaller sizes, more machines, or a smaller dtype",
                       bytes, bytes / GiB, category_name(c), (double)spli_memory_free() / GiB);
 }
 

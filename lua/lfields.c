@@ -134,8 +134,8 @@ int lspl_shape(lua_State *L, int index, const char *function, const char *argume
         }
         lua_Integer at = lua_tointeger(L, -2);
         if (at < 1 || (lua_Unsigned)at > n) {
-            lspl_raisef(L, SPL_EARG, "%s: argument '%s': a list of sizes has no holes, but this one has %d sizes and one "
-                        "more at place %lld", function, argument, (int)n, (long long)at);
+            lspl_raisef(L, SPL_EARG, "%s: argument '%s': a list of sizes has no holes, but this one has %d sizes and "
+                        "one more at place %lld", function, argument, (int)n, (long long)at);
         }
     }
     for (lua_Unsigned i = 0; i < n; i++) {

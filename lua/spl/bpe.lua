@@ -147,7 +147,9 @@ end
 -- Merges are "left right" or [left, right]; both parts and what they make are in the vocabulary.
 local function read_merges(self, spec, fail)
     if type(spec.merges) ~= "table" then fail("format", "model.merges is missing or is not a list") end
-    if #spec.merges == 0 and next(spec.merges) ~= nil then fail("format", "model.merges must be a list, not an object") end
+    if #spec.merges == 0 and next(spec.merges) ~= nil then
+        fail("format", "model.merges must be a list, not an object")
+    end
     local vocab, ranks, joined = self.vocab, self.ranks, self.joined
     for rank, merge in ipairs(spec.merges) do
         local left, right
