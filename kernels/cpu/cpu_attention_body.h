@@ -26,6 +26,19 @@ static T *FN(acc_of)(FN(work) *w, int64_t width) { return (T *)(void *)(w->total
 /* Elements of one packed block: keys [head_dim, KEYS], values [KEYS, width]. */
 static int64_t FN(block_size)(int64_t head_dim) { return KEYS * (head_dim + FN(width)(head_dim)); }
 
+/* Four rows of four, `ld` apart, become columns of a block of keys. */
+static inline void FN(transpose4)(const T *from, int64_t ld, T *to) {
+    typedef T quad __attribute__((vector_size(4 * sizeof(T)), aligned(sizeof(T)), may_alias));
+    quad r0 = *(const quad *)from, r1 = *(const quad *)(from + ld), r2 = *(const quad *)(from + 2 * ld),
+         r3 = *(const quad *)(from + 3 * ld);
+    quad a = __builtin_shufflevector(r0, r1, 0, 4, 1, 5), b = __builtin_shufflevector(r2, r3, 0, 4, 1, 5),
+         c = __builtin_shufflevector(r0, r1, 2, 6, 3, 7), e = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+    *(quad *)to = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    *(quad *)(to + KEYS) = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    *(quad *)(to + 2 * KEYS) = __builtin_shufflevector(c, e, 0, 1, 4, 5);
+    *(quad *)(to + 3 * KEYS) = __builtin_shufflevector(c, e, 2, 3, 6, 7);
+}
+
 /* Packs block n of KV head `kv` of batch entry b: keys transposed, values in dense rows, zeros where there is none.
  * Returns whether all its values are finite. */
 static int FN(pack)(const spl_attn_args *a, int64_t b, int64_t kv, int64_t n, T *block) {
@@ -38,6 +51,16 @@ static int FN(pack)(const spl_attn_args *a, int64_t b, int64_t kv, int64_t n, T 
     for (int64_t j0 = 0; j0 < keys; j0 += EDGE)
         for (int64_t x0 = 0; x0 < d; x0 += EDGE) {
             int64_t j1 = j0 + EDGE < keys ? j0 + EDGE : keys, x1 = x0 + EDGE < d ? x0 + EDGE : d;
+            for (int64_t j = j0; j < j1; j++) { /* rows are far apart: what comes next is asked for early */
+                __builtin_prefetch(k + (j + EDGE) * a->k_strides[1] + x0);
+                __builtin_prefetch(v + j * a->v_strides[1] + x0);
+            }
+            if (j1 - j0 == EDGE && x1 - x0 == EDGE) {
+                for (int64_t j = j0; j < j1; j += 4)
+                    for (int64_t x = x0; x < x1; x += 4)
+                        FN(transpose4)(k + j * a->k_strides[1] + x, a->k_strides[1], block + x * KEYS + j);
+                continue;
+            }
             for (int64_t j = j0; j < j1; j++)
                 for (int64_t x = x0; x < x1; x++) block[x * KEYS + j] = k[j * a->k_strides[1] + x];
         }
@@ -72,6 +95,36 @@ static void FN(fold)(FN(work) *w, int64_t rows, int64_t width) {
     }
 }
 
+#ifdef EXP_VECTOR /* the two loops below, in the level's own operations */
+static inline __attribute__((always_inline)) T FN(largest)(const T *s, int64_t n) {
+    enum { L = FN(LANES) };
+    FN(vector) low = (FN(vector)){0} - (T)INFINITY, top[2] = {low, low};
+    int64_t j = 0;
+    for (; j + 2 * L <= n; j += 2 * L)
+        for (int half = 0; half < 2; half++) top[half] = MAX_VECTOR(*(const FN(vector) *)(s + j + half * L), top[half]);
+    T most = LARGEST_LANE(MAX_VECTOR(top[0], top[1]));
+    for (; j < n; j++) most = s[j] > most ? s[j] : most;
+    return most;
+}
+
+static inline __attribute__((always_inline)) T FN(exponentials)(T *s, int64_t n, T base) {
+    enum { L = FN(LANES) };
+    FN(vector) sum[2] = {{0}, {0}};
+    T rest = 0;
+    int64_t j = 0;
+    for (; j + 2 * L <= n; j += 2 * L)
+        for (int half = 0; half < 2; half++) {
+            FN(vector) *at = (FN(vector) *)(s + j + half * L);
+            *at = EXP_VECTOR(*at - base);
+            sum[half] += *at;
+        }
+    for (; j < n; j++) {
+        s[j] = EXP(s[j] - base);
+        rest += s[j];
+    }
+    return SUM_LANES(sum[0] + sum[1]) + rest;
+}
+#else
 /* The largest of n numbers, -inf of none; a NaN is never the largest. In lanes, which a compiler may not make of a
  * loop over floats by itself. */
 static inline __attribute__((always_inline)) T FN(largest)(const T *s, int64_t n) {
@@ -111,21 +164,7 @@ static inline __attribute__((always_inline)) T FN(exponentials)(T *s, int64_t n,
         for (int l = 0; l < half; l++) sum[l] += sum[l + half];
     return sum[0];
 }
-
-/* Turns the visible scores s[0, n) of a row into probabilities. The row's maximum never falls. */
-static inline void FN(softmax_row)(FN(work) *w, int64_t row, T *acc, int64_t width, T *s, int64_t n) {
-    T top = n == KEYS ? FN(largest)(s, KEYS) : FN(largest)(s, n);
-    if (top > w->max[row]) {
-        if (w->sum[row] != 0) {
-            T f = EXP(w->max[row] - top);
-            w->sum[row] *= (double)f;
-            for (int64_t j = 0; j < width; j++) acc[row * width + j] *= f;
-        }
-        w->max[row] = top;
-    }
-    T base = w->max[row] == -(T)INFINITY ? 0 : w->max[row]; /* scores may all be -inf, or NaN, never the maximum */
-    w->sum[row] += (double)(n == KEYS ? FN(exponentials)(s, KEYS, base) : FN(exponentials)(s, n, base));
-}
+#endif
 
 typedef struct FN(tile_of) {
     const spl_attn_piece *p;
@@ -148,6 +187,33 @@ static void FN(drop)(const job *jb, const FN(tile_of) *t, int64_t row, int64_t b
     for (int64_t j = 0; j < end - begin; j++) s[j] = words[j] >> 8 >= jb->least ? s[j] : 0 * s[j];
 }
 
+/* Turns the scores of rows [lo, hi), each of which sees keys [begin, end) of the block, into probabilities; keep[i] is
+ * what the row's sums so far are to be multiplied by, since its maximum may have grown (it never falls). Row by row
+ * without a choice, and all that is one number a row in a pass of its own: rows do not wait for each other. */
+static void FN(softmax)(const job *jb, FN(work) *w, const FN(tile_of) *t, int64_t lo, int64_t hi, const int *begin,
+                        const int *end, T *keep) {
+    T base[ROWS];
+    for (int64_t i = lo; i < hi; i++) {
+        const T *s = w->scores + i * KEYS + begin[i];
+        base[i] = end[i] - begin[i] == KEYS ? FN(largest)(s, KEYS) : FN(largest)(s, end[i] - begin[i]);
+    }
+#pragma omp simd
+    for (int64_t i = lo; i < hi; i++) {
+        T before = w->max[i], top = base[i] > before ? base[i] : before;
+        keep[i] = top == before ? 1 : EXP(before - top);
+        w->max[i] = top;
+        base[i] = top == -(T)INFINITY ? 0 : top; /* scores may all be -inf, or NaN, never the maximum */
+    }
+    for (int64_t i = lo; i < hi; i++) {
+        T *s = w->scores + i * KEYS + begin[i];
+        T sum = end[i] - begin[i] == KEYS ? FN(exponentials)(s, KEYS, base[i])
+                                          : FN(exponentials)(s, end[i] - begin[i], base[i]);
+        w->sum[i] = w->sum[i] * (double)keep[i] + (double)sum;
+    }
+    for (int64_t i = lo; i < hi && jb->least; i++)
+        FN(drop)(jb, t, i, begin[i], end[i], w->scores + i * KEYS + begin[i]);
+}
+
 /* Rows [lo, hi) of the unit against keys [from, to) of the block, at least one pair of which is visible; w->begin and
  * w->end say what each row sees. */
 static void FN(strip)(const job *jb, FN(work) *w, const FN(tile_of) *t, int64_t lo, int64_t hi, int64_t from,
@@ -162,33 +228,35 @@ static void FN(strip)(const job *jb, FN(work) *w, const FN(tile_of) *t, int64_t 
         for (int64_t i = lo; i < hi; i++)
             for (int64_t j = from; j < to; j++) w->scores[i * KEYS + j] += bias[j];
     }
+    int first[ROWS], last[ROWS];
+    T keep[ROWS];
     for (int64_t i = lo; i < hi; i++) {
         int64_t begin = w->begin[i] - t->key0, end = w->end[i] - t->key0;
         T *s = w->scores + i * KEYS;
         if (begin < from) begin = from;
         if (end > to) end = to;
         if (end < begin) end = begin;
-        if (begin > from || end < to) {
-            whole = 0;
-            for (int64_t j = from; j < begin; j++) s[j] = 0;
-            for (int64_t j = end; j < to; j++) s[j] = 0;
-        }
-        if (begin == end) continue;
-        FN(softmax_row)(w, i, acc, width, s + begin, end - begin);
-        if (jb->least) FN(drop)(jb, t, i, begin, end, s + begin);
+        first[i] = (int)begin;
+        last[i] = (int)end;
+        if (begin == from && end == to) continue;
+        whole = 0;
+        for (int64_t j = from; j < begin; j++) s[j] = 0;
+        for (int64_t j = end; j < to; j++) s[j] = 0;
     }
+    FN(softmax)(jb, w, t, lo, hi, first, last, keep);
     if (d == 0) return;
     if (whole || t->finite) {
-        FN(tile_add)(hi - lo, width, to - from, w->scores + lo * KEYS + from, KEYS, t->values + from * width, width,
-                     acc + lo * width, width);
+        FN(tile_add)(keep + lo, hi - lo, width, to - from, w->scores + lo * KEYS + from, KEYS,
+                     t->values + from * width, width, acc + lo * width, width);
         return;
     }
     /* A value that some rows must not see is not finite, and 0 * inf is NaN: each row takes its own keys only. */
-    for (int64_t i = lo; i < hi; i++)
-        for (int64_t j = from; j < to; j++)
-            if (t->key0 + j >= w->begin[i] && t->key0 + j < w->end[i])
-                for (int64_t x = 0; x < d; x++)
-                    acc[i * width + x] += w->scores[i * KEYS + j] * t->values[j * width + x];
+    for (int64_t i = lo; i < hi; i++) {
+        for (int64_t x = 0; x < d; x++) acc[i * width + x] *= keep[i];
+        for (int64_t j = first[i]; j < last[i]; j++)
+            for (int64_t x = 0; x < d; x++)
+                acc[i * width + x] += w->scores[i * KEYS + j] * t->values[j * width + x];
+    }
 }
 
 /* Rows [lo, hi) against keys [from, to) of the block: at once where all see all, else in strips of rows, each with the

@@ -21,8 +21,9 @@ enum { FN(LANES) = FN(VECTOR_BYTES) / sizeof(T) };
 
 typedef T FN(vector) __attribute__((vector_size(FN(VECTOR_BYTES)), aligned(sizeof(T)), may_alias));
 
-/* C[rows, vectors * LANES] (+)= A[rows, k] . B[k, vectors * LANES]; rows and vectors are constants where it is used. */
-static inline __attribute__((always_inline)) void FN(register_tile)(const int rows, const int vectors, int add,
+/* C[rows, vectors * LANES] = A[rows, k] . B[k, vectors * LANES] + keep[row] * C, where keep is not NULL; rows and
+ * vectors are constants where it is used. */
+static inline __attribute__((always_inline)) void FN(register_tile)(const int rows, const int vectors, const T *keep,
                                                                     int64_t k, const T *a, int64_t lda, const T *b,
                                                                     int64_t ldb, T *c, int64_t ldc) {
     FN(vector) sum[FN(TILE_ROWS)][FN(TILE_VECTORS)];
@@ -48,48 +49,48 @@ static inline __attribute__((always_inline)) void FN(register_tile)(const int ro
 #pragma GCC unroll 8
         for (int j = 0; j < vectors; j++) {
             FN(vector) *to = (FN(vector) *)(c + i * ldc + j * FN(LANES));
-            if (add) sum[i][j] += *to; /* last: what was there takes one rounding, not k */
+            if (keep) sum[i][j] += keep[i] * *to; /* last: what was there takes one rounding, not k */
             *to = sum[i][j];
         }
 }
 
 /* All rows of one group of columns. */
-static inline __attribute__((always_inline)) void FN(column_group)(const int vectors, int add, int64_t m, int64_t k,
-                                                                   const T *a, int64_t lda, const T *b, int64_t ldb,
-                                                                   T *c, int64_t ldc) {
+static inline __attribute__((always_inline)) void FN(column_group)(const int vectors, const T *keep, int64_t m,
+                                                                   int64_t k, const T *a, int64_t lda, const T *b,
+                                                                   int64_t ldb, T *c, int64_t ldc) {
     int64_t i = 0;
     for (; i + FN(TILE_ROWS) <= m; i += FN(TILE_ROWS))
-        FN(register_tile)(FN(TILE_ROWS), vectors, add, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
+        FN(register_tile)(FN(TILE_ROWS), vectors, keep ? keep + i : NULL, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
     if (i + 4 <= m) {
-        FN(register_tile)(4, vectors, add, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
+        FN(register_tile)(4, vectors, keep ? keep + i : NULL, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
         i += 4;
     }
-    for (; i < m; i++) FN(register_tile)(1, vectors, add, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
+    for (; i < m; i++) FN(register_tile)(1, vectors, keep ? keep + i : NULL, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
 }
 
-/* C[m, n] (+)= A[m, k] . B[k, n], row-major with leading dimensions; n is a multiple of LANES. */
-static inline __attribute__((always_inline)) void FN(tile_product)(int add, int64_t m, int64_t n, int64_t k,
+/* C[m, n] = A[m, k] . B[k, n] [+ keep[m] * C], row-major with leading dimensions; n is a multiple of LANES. */
+static inline __attribute__((always_inline)) void FN(tile_product)(const T *keep, int64_t m, int64_t n, int64_t k,
                                                                    const T *a, int64_t lda, const T *b, int64_t ldb,
                                                                    T *c, int64_t ldc) {
     enum { L = FN(LANES) };
     int64_t j = 0;
     for (; j + FN(TILE_VECTORS) * L <= n; j += FN(TILE_VECTORS) * L)
-        FN(column_group)(FN(TILE_VECTORS), add, m, k, a, lda, b + j, ldb, c + j, ldc);
+        FN(column_group)(FN(TILE_VECTORS), keep, m, k, a, lda, b + j, ldb, c + j, ldc);
     if (FN(TILE_VECTORS) > 2 && j + 2 * L <= n) {
-        FN(column_group)(2, add, m, k, a, lda, b + j, ldb, c + j, ldc);
+        FN(column_group)(2, keep, m, k, a, lda, b + j, ldb, c + j, ldc);
         j += 2 * L;
     }
-    for (; j < n; j += L) FN(column_group)(1, add, m, k, a, lda, b + j, ldb, c + j, ldc);
+    for (; j < n; j += L) FN(column_group)(1, keep, m, k, a, lda, b + j, ldb, c + j, ldc);
 }
 
 static void FN(tile_store)(int64_t m, int64_t n, int64_t k, const T *a, int64_t lda, const T *b, int64_t ldb, T *c,
                            int64_t ldc) {
-    FN(tile_product)(0, m, n, k, a, lda, b, ldb, c, ldc);
+    FN(tile_product)(NULL, m, n, k, a, lda, b, ldb, c, ldc);
 }
 
-static void FN(tile_add)(int64_t m, int64_t n, int64_t k, const T *a, int64_t lda, const T *b, int64_t ldb, T *c,
-                         int64_t ldc) {
-    FN(tile_product)(1, m, n, k, a, lda, b, ldb, c, ldc);
+static void FN(tile_add)(const T *keep, int64_t m, int64_t n, int64_t k, const T *a, int64_t lda, const T *b,
+                         int64_t ldb, T *c, int64_t ldc) {
+    FN(tile_product)(keep, m, n, k, a, lda, b, ldb, c, ldc);
 }
 
 #undef FN
