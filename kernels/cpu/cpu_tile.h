@@ -60,12 +60,14 @@ static inline __attribute__((always_inline)) void FN(column_group)(const int vec
                                                                    int64_t ldb, T *c, int64_t ldc) {
     int64_t i = 0;
     for (; i + FN(TILE_ROWS) <= m; i += FN(TILE_ROWS))
-        FN(register_tile)(FN(TILE_ROWS), vectors, keep ? keep + i : NULL, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
+        FN(register_tile)(FN(TILE_ROWS), vectors, keep ? keep + i : NULL, k, a + i * lda, lda, b, ldb, c + i * ldc,
+                          ldc);
     if (i + 4 <= m) {
         FN(register_tile)(4, vectors, keep ? keep + i : NULL, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
         i += 4;
     }
-    for (; i < m; i++) FN(register_tile)(1, vectors, keep ? keep + i : NULL, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
+    for (; i < m; i++)
+        FN(register_tile)(1, vectors, keep ? keep + i : NULL, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
 }
 
 /* C[m, n] = A[m, k] . B[k, n] [+ keep[m] * C], row-major with leading dimensions; n is a multiple of LANES. */
