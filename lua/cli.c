@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "lspl.h"
 
 const char lspl_usage[] =
@@ -144,6 +145,17 @@ static int positive_int(reader *r, const char *option, const char *value, int *o
     return -1;
 }
 
+/* More threads than that only wait for each other. */
+static int thread_count(reader *r, const char *value, int *out) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    int most = cores > 16 ? 4 * (int)cores : 64;
+    if (positive_int(r, "--threads", value, out) < 0) return -1;
+    if (*out <= most) return 1;
+    snprintf(r->message, r->n, "--threads %d is more than this machine has a use for: it has %ld core%s, and takes up "
+             "to %d threads a rank", *out, cores, cores == 1 ? "" : "s", most);
+    return -1;
+}
+
 static int seconds(reader *r, const char *value, double *out) {
     char *end = NULL;
     double v = value ? strtod(value, &end) : 0;
@@ -178,7 +190,7 @@ static int host_option(reader *r, lspl_options *out) {
     const char *value, *given = r->argv[r->at];
     if (option_value(r, "-n", &value)) return positive_int(r, "-n", value, &out->ranks);
     if (option_value(r, "--virtual", &value)) return positive_int(r, "--virtual", value, &out->virtual_ranks);
-    if (option_value(r, "--threads", &value)) return positive_int(r, "--threads", value, &out->threads);
+    if (option_value(r, "--threads", &value)) return thread_count(r, value, &out->threads);
     if (option_value(r, "--timeout", &value)) return seconds(r, value, &out->timeout);
     if (option_value(r, "--trace", &value)) return file_name(r, "--trace", value, &out->trace);
     if (option_value(r, "--backend", &value)) return backend_name(r, value, &out->backend);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include "embed.h"
 #include "interrupt.h"
@@ -138,6 +139,39 @@ static int about_input(lua_State *L, const lspl_host *host, char *where, size_t 
     return 1;
 }
 
+enum { MESSAGE_BYTES = LSPL_TEXT_BYTES * 3 / 4, SHOWN_FIELDS = 4 }; /* a traceback follows the message */
+
+/* A value as text, without asking its metamethods. */
+static void plain_text(lua_State *L, int index, char *out, size_t n) {
+    int type = lua_type(L, index);
+    lua_pushvalue(L, index); /* a number is converted in place, which lua_next would not like */
+    if (type == LUA_TNUMBER) snprintf(out, n, "%s", lua_tostring(L, -1));
+    else if (type == LUA_TSTRING) snprintf(out, n, "'%s'", lua_tostring(L, -1));
+    else if (type == LUA_TBOOLEAN) snprintf(out, n, "%s", lua_toboolean(L, -1) ? "true" : "false");
+    else snprintf(out, n, "%s%s", type == LUA_TNIL ? "" : "a ", lua_typename(L, type));
+    lua_pop(L, 1);
+}
+
+/* Pushes what is said of an error that is no text: its value; of a table, its fields. */
+static void describe_value(lua_State *L) {
+    char text[640], key[64], value[64];
+    int type = lua_type(L, 1), shown = 0;
+    plain_text(L, 1, value, sizeof value);
+    size_t used = (size_t)snprintf(text, sizeof text, "the error is %s%s, not a message", value,
+                                   type == LUA_TNUMBER || type == LUA_TNIL || type == LUA_TBOOLEAN ? "" : " value");
+    if (type == LUA_TTABLE) {
+        lua_pushnil(L);
+        for (; lua_next(L, 1); lua_pop(L, 1)) {
+            if (shown == SHOWN_FIELDS) continue;
+            plain_text(L, -2, key, sizeof key);
+            plain_text(L, -1, value, sizeof value);
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s[%s] = %s", shown++ ? ", " : ": { ", key,
+                                     value);
+        }
+    }
+    lua_pushfstring(L, "%s%s", text, shown ? " }" : "");
+}
+
 /* Message handler: writes the cause into the host while the stack still stands. */
 static int note_cause(lua_State *L) {
     lspl_host *host = lspl_host_of(L);
@@ -151,11 +185,15 @@ static int note_cause(lua_State *L) {
     } else if (lua_type(L, 1) == LUA_TSTRING || luaL_getmetafield(L, 1, "__tostring") != LUA_TNIL) {
         luaL_tolstring(L, 1, NULL);
     } else {
-        lua_pushfstring(L, "the error is a %s value, not a message", luaL_typename(L, 1));
+        describe_value(L);
     }
     int message = lua_gettop(L);
     if (!quiet) luaL_traceback(L, L, NULL, 1);
-    snprintf(host->cause, sizeof host->cause, "%s%s%s", lua_tostring(L, message),
+    size_t n;
+    const char *text = lua_tolstring(L, message, &n);
+    char cut[64] = "";
+    if (n > MESSAGE_BYTES) snprintf(cut, sizeof cut, " ... (cut here: the message has %zu bytes)", n);
+    snprintf(host->cause, sizeof host->cause, "%.*s%s%s%s", MESSAGE_BYTES, text, cut,
              !quiet ? "\n" : where[0] ? "\nat " : "", !quiet ? lua_tostring(L, -1) : where);
     lua_settop(L, 1);
     return 1;
@@ -185,7 +223,10 @@ static int run_script(lua_State *L) {
     if (o->script) {
         if (luaL_loadfilex(L, o->script, "t") != LUA_OK) {
             spl_status s = {.code = SPL_EARG, .rank = -1};
-            snprintf(s.message, sizeof s.message, "%s", lua_tostring(L, -1));
+            const char *why = lua_tostring(L, -1); /* names the file, but where the file is no text at all */
+            int binary = why && strstr(why, "attempt to load a binary chunk") == why;
+            snprintf(s.message, sizeof s.message, "%s%s%s%s", binary ? o->script : "", binary ? ": " : "", why,
+                     binary ? "; compiled Lua is not loaded, give the source" : "");
             return lspl_raise(L, &s);
         }
     } else {
@@ -305,8 +346,28 @@ static int end_trace(lspl_host *host, int code, int speak, int all) {
     return code ? code : spl_exit_code(s.code);
 }
 
+/* OpenBLAS takes a buffer a thread when it multiplies, and tries for ever where the address space is too small. */
+static spl_status check_address_space(const lspl_host *host) {
+    const unsigned long long base = 400ull << 20, each = 208ull << 20; /* buffer, arena and stack */
+    struct rlimit limit;
+    int threads = spl_threads(host->runtime);
+    unsigned long long need = base + each * (unsigned long long)threads;
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= need) return spli_ok();
+    return spli_error(SPL_EENV, "the address space is limited to %llu KiB, and %d thread%s need %llu; raise it "
+                      "(ulimit -v)%s", (unsigned long long)limit.rlim_cur >> 10, threads, threads == 1 ? "" : "s",
+                      need >> 10, threads > 1 ? ", or use --threads 1" : "");
+}
+
 static int run_host(lspl_host *host) {
     spl_status s = open_runtime(host);
+    if (s.code == SPL_OK) {
+        s = check_address_space(host);
+        if (s.code != SPL_OK) {
+            int leaked;
+            spl_runtime_close(host->runtime, &leaked);
+            host->runtime = NULL;
+        }
+    }
     if (s.code != SPL_OK) {
         int rank = host->sim_rank, size = 1;
         if (!host->sim) lspl_launched(&rank, &size);

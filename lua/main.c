@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #include "cli.h"
 #include "host.h"
 #include "launch.h"
@@ -100,6 +102,24 @@ static int run_command(int argc, char **argv) {
     free(args);
     return code;
 }
+
+/* OpenBLAS takes buffers when it is loaded, and tries for ever where an address space is too small for them. So this is
+ * looked at before any library begins; the sanitizers have their own ideas of address space, and begin here too. */
+#if !defined(__SANITIZE_ADDRESS__)
+static void check_address_space(void) {
+    const unsigned long long least = 400ull << 20;
+    struct rlimit limit;
+    char text[256];
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= least) return;
+    int n = snprintf(text, sizeof text, "spl: the address space is limited to %llu KiB and at least %llu are needed to "
+                     "begin with; raise it (ulimit -v)\n", (unsigned long long)limit.rlim_cur >> 10, least >> 10);
+    ssize_t unheard = write(STDERR_FILENO, text, (size_t)n);
+    (void)unheard;
+    _exit(3);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = check_address_space;
+#endif
 
 int main(int argc, char **argv) {
     lspl_hold_standard_files();

@@ -93,6 +93,7 @@ static int connect_to(const char *path) {
 static int l_open(lua_State *L) {
     spl_runtime *rt = lspl_runtime(L);
     const char *path = getenv(LSPL_REPL_SOCKET);
+    if (lspl_host_of(L)->repl) return lspl_raisef(L, SPL_EINTERNAL, "the prompt is open already");
     channel *c = calloc(1, sizeof *c); /* the host frees it when the state, whose memory it counts, is closed */
     if (!c) return lspl_raisef(L, SPL_ENOMEM, "out of memory while opening the prompt");
     c->fd = -1;

@@ -31,10 +31,14 @@ static int redirect(const char *what, int rank, int to) {
 void lspl_adopt(void) {
     const char *mark = getenv(LSPL_LAUNCHER_MARK);
     int rank, size;
-    if (!mark || !*mark || strlen(mark) > sizeof launcher.folder || !lspl_launched(&rank, &size)) return;
+    if (!mark || !*mark || strlen(mark) > sizeof launcher.folder) return;
     launcher.terminal = mark[0] == LSPL_MARK_TERMINAL;
     snprintf(launcher.folder, sizeof launcher.folder, "%s", mark + 1);
     unsetenv(LSPL_LAUNCHER_MARK); /* what a script starts is no rank of ours */
+    if (!launcher.folder[0] || !lspl_launched(&rank, &size)) {
+        launcher.folder[0] = 0;
+        return;
+    }
     if (!redirect("out", rank, STDOUT_FILENO) || !redirect("err", rank, STDERR_FILENO)) {
         launcher.folder[0] = 0;
         return;

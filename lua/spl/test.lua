@@ -172,12 +172,13 @@ local function new_report(busted, verbose)
 end
 
 -- An output handler in busted's sense: it sees every test start and end, so it is also where tests are guarded.
-local function output_handler(verbose)
+local function output_handler(verbose, stage)
     local busted = require "busted"
     local report = new_report(busted, verbose)
     local handler = {}
 
     local function on_start(element)
+        stage.busy = full_name(busted, element)
         if not element.guarded then
             local run, name = element.run, full_name(busted, element)
             element.guarded = true
@@ -195,6 +196,14 @@ local function output_handler(verbose)
 
     function handler.subscribe()
         require "busted.languages.en" -- busted's own messages
+        busted.subscribe({ "suite", "start" }, function()
+            stage.busy = "a spec"
+            return nil, true
+        end)
+        busted.subscribe({ "file", "start" }, function(element)
+            stage.busy = element.name
+            return nil, true
+        end)
         busted.subscribe({ "test", "start" }, on_start)
         busted.subscribe({ "test", "end" }, function(element, _, status)
             report.finish(element, status)
@@ -211,6 +220,7 @@ local function output_handler(verbose)
         busted.subscribe({ "failure" }, on_failure)
         busted.subscribe({ "error" }, on_failure)
         busted.subscribe({ "suite", "end" }, function()
+            stage.busy, stage.over = nil, true
             report.summary()
             return nil, true
         end)
@@ -221,20 +231,39 @@ end
 
 -- ---- the command
 
+-- What os.exit is while busted runs. Before the suite busted itself ends, which means that its command line is wrong,
+-- or that it has printed what was asked for. In the suite a spec does, and the tests after it do not run.
+local function guard_exit(stage, exit)
+    return function(code)
+        if stage.busy then
+            io.stderr:write(("spl test: os.exit(%s) was called in '%s': the tests after it did not run\n"):format(
+                code == nil and "" or tostring(code), stage.busy))
+            exit(1)
+        end
+        local good = code == nil or code == true or code == 0
+        exit(good and 0 or stage.over and 1 or 2)
+    end
+end
+
+-- Is a path among the words? One that looks like a path and is none is wrong, but behind an option it may be its value.
 local function names_a_path(list)
-    for _, word in ipairs(list) do
+    local named = false
+    for i, word in ipairs(list) do
         local file = word:sub(1, 1) ~= "-" and io.open(word)
         if file then
             file:close()
-            return true
+            named = true
+        elseif word:find("^[^-]") and (word:find("/", 1, true) or word:find("%.lua$"))
+            and not (list[i - 1] or ""):find("^%-") then
+            spl.error { code = "usage", message = ("there is no file or folder '%s'"):format(word) }
         end
     end
-    return false
+    return named
 end
 
 --- [collective] Runs busted on the given arguments; what `spl test` calls on every rank.
 function test.main(...)
-    local list, verbose = { ... }, false
+    local list, verbose, stage = { ... }, false, {}
     for _, word in ipairs(list) do
         verbose = verbose or word == "-v" or word == "--verbose"
     end
@@ -249,7 +278,7 @@ function test.main(...)
     math.randomseed(SEED)
     package.preload["busted.outputHandlers.spl"] = function()
         return function()
-            return output_handler(verbose)
+            return output_handler(verbose, stage)
         end
     end
     local found, runner = pcall(require, "busted.runner")
@@ -257,6 +286,7 @@ function test.main(...)
         spl.error { code = "environment",
             message = "`spl test` needs busted for Lua 5.4 (Debian: apt-get install lua-busted)" }
     end
+    os.exit = guard_exit(stage, os.exit)
     runner { standalone = false }
 end
 

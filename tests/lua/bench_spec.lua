@@ -51,8 +51,8 @@ describe("bench", function()
                 stop = stop or spl.now() + %g -- the first call alone
                 repeat until spl.now() >= stop
             end }]]
-        for _, case in ipairs { { 1, 0.3, "terminal", 1, 40 }, { 0, 0.3, "terminal", 1, 39 }, { 1, 0.3, "1", 0 },
-            { 1, 0.01, "terminal", 0 } } do
+        for _, case in ipairs { { 1, 0.3, "t", 1, 40 }, { 0, 0.3, "t", 1, 39 }, { 1, 0.3, "-", 0 },
+            { 1, 0.01, "t", 0 } } do
             local r = mpi.run(1, chunk:format(case[1], case[2]), nil, { env = { SPL_LAUNCHER = case[3] } })
             assert.same({ 0, "" }, { r.code, r.out })
             assert.equal(case[4], mpi.count(r.err, ("slow: %d calls of about 0.3 s\n"):format(case[5] or 0)), r.err)

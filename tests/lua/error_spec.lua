@@ -109,6 +109,64 @@ describe("a run that ends with an error", function()
         assert.matches("spl: rank 0: the error is a table value, not a message\n", r.err, 1, true)
     end)
 
+    it("that is any other value says the value; a very long message says that it was cut", function()
+        for chunk, said in pairs { ["error(42)"] = "the error is 42, not a message\n",
+            ["error(nil)"] = "the error is nil, not a message\n",
+            ["error(false)"] = "the error is false, not a message\n",
+            ["error { 'x' }"] = "the error is a table value, not a message: { [1] = 'x' }\n",
+            ["error(print)"] = "the error is a function value, not a message\n" } do
+            local r = mpi.run(1, "local x " .. chunk)
+            assert.equal(1, r.code)
+            assert.matches("spl: rank 0: " .. said, r.err, 1, true)
+        end
+        local r = mpi.run(1, "error(('x'):rep(1000000), 0)")
+        assert.equal(1, r.code)
+        assert.is_true(#r.err < 9000)
+        assert.matches("xxx ... (cut here: the message has 1000000 bytes)\nstack traceback:\n", r.err, 1, true)
+    end)
+
+    it("names a script that is compiled", function()
+        local path = mpi.temporary(string.dump(function() end), ".lua")
+        local r = mpi.spl { "run", path }
+        os.remove(path)
+        assert.equal(1, r.code)
+        assert.matches(path .. ": attempt to load a binary chunk", r.err, 1, true)
+    end)
+
+    it("that recurses for ever, or takes all the memory there is, ends all ranks", function()
+        local r = mpi.run(1, "local function f() return 1 + f() end\nf()")
+        assert.equal(1, r.code)
+        assert.matches("stack overflow", r.err)
+        r = mpi.command { "sh", "-c", ("ulimit -v 1500000; '%s' run -n 2 '%s'"):format(spl.executable(),
+            mpi.temporary("local spl = require 'spl'\nif spl.rank() == 1 then local t = {} while true do "
+                .. "t[#t + 1] = ('x'):rep(1000000) .. #t end end\nspl.barrier()", ".lua")) }
+        assert.equal(1, r.code)
+        assert.matches("^spl: rank 1: not enough memory", r.err)
+    end)
+
+    it("of memory may be caught, and the script goes on", function()
+        local path = mpi.temporary([[
+            local spl = require "spl"
+            for _ = 1, 3 do
+                local kept = {}
+                local ok, err = pcall(function()
+                    while true do kept[#kept + 1] = ("x"):rep(1000000) .. #kept end
+                end)
+                kept = nil
+                assert(not ok and tostring(err):find "memory")
+                ok, err = pcall(function()
+                    local all = {}
+                    while true do all[#all + 1] = spl.tensor { shape = { 1000, 1000 } } end
+                end)
+                assert(not ok and err.code == "memory", tostring(err))
+                collectgarbage()
+            end
+            print(spl.tensor { shape = { 3 } }:fill(1):norm() > 1.7)]], ".lua")
+        local r = mpi.command { "sh", "-c", ("ulimit -v 1500000; '%s' run '%s'"):format(spl.executable(), path) }
+        os.remove(path)
+        assert.same({ 0, "true\n", "" }, { r.code, r.out, r.err })
+    end)
+
     it("in a syntax error names file and line", function()
         local r = mpi.run(1, "local x = 1\nlocal y = = 2")
         assert.equal(1, r.code)

@@ -68,6 +68,21 @@ describe("the command line", function()
         refused({ "run", "--backend", "gpu", "x.lua" }, "--backend takes cpu or null, got 'gpu'")
     end)
 
+    it("refuses more threads than are of use, and an address space too small for the libraries", function()
+        local r = mpi.spl { "run", "--threads", "100000", "x.lua" }
+        assert.equal(2, r.code)
+        assert.matches("^spl: %-%-threads 100000 is more than this machine has a use for: it has %d+ cores?, and takes",
+            r.err)
+        for limit, said in pairs { [100000] = "at least 409600 are needed", [300000] = "at least 409600 are needed",
+            [450000] = "2 threads need 835584" } do
+            r = mpi.command { "sh", "-c", ("ulimit -v %d; '%s' run --threads 2 sp_forward.lua"):format(limit,
+                spl.executable()) }
+            assert.same({ 3, "" }, { r.code, r.out })
+            assert.matches(said, r.err, 1, true)
+            assert.equal(1, mpi.count(r.err, "\n"))
+        end
+    end)
+
     it("tells about the machine", function()
         local r = mpi.spl { "info" }
         assert.equal(0, r.code)
@@ -320,5 +335,37 @@ describe("the null backend", function()
         r = mpi.run(3, chunk, nil, { flags = { "--backend", "null" } })
         assert.same({ 0, "" }, { r.code, r.err })
         assert.equal(1, mpi.count(r.out, "2\t3\ttrue\t4\n"))
+    end)
+end)
+
+describe("spl test", function()
+    local function test_of(chunk, option)
+        local path = mpi.temporary(chunk, "_spec.lua")
+        local r = mpi.spl { "test", option or "-v", path }
+        os.remove(path)
+        return r
+    end
+
+    it("is no success when a spec calls os.exit", function()
+        local failing = "describe('a', function() it('fails', function() assert.equal(1, 2) end) "
+            .. "it('leaves', function() os.exit(%s) end) it('comes after', function() end) end)"
+        for _, code in ipairs { "", "0", "true" } do
+            local r = test_of(failing:format(code))
+            assert.equal(1, r.code)
+            assert.matches("FAILED  a fails", r.out, 1, true)
+            assert.matches("was called in 'a leaves': the tests after it did not run", r.err, 1, true)
+        end
+        assert.equal(1, test_of("os.exit(0)").code)
+        assert.equal(1, test_of("describe('a', function() it('b', function() pcall(os.exit, 0) end) end)",
+            "--virtual=2").code)
+        assert.equal(0, test_of("it('b', function() end)").code)
+        assert.equal(1, test_of("it('b', function() error 'x' end)").code)
+    end)
+
+    it("refuses a wrong command line with exit code 2", function()
+        assert.equal(2, mpi.spl({ "test", "--bogus" }).code)
+        local r = mpi.spl { "test", "no/such/path" }
+        assert.same({ 2, "spl: rank 0: there is no file or folder 'no/such/path'\n" }, { r.code, r.err })
+        assert.equal(0, mpi.spl({ "test", "--version" }).code)
     end)
 end)
