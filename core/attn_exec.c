@@ -165,7 +165,8 @@ static spl_status forward(const spli_call *c) {
         memcpy(a.out_strides, out->strides, sizeof a.out_strides);
         SPL_GO(rt->backend->attention(rt->backend_ctx, rt->compute, &a), done);
     }
-    rt->counters.attention_flops += 4 * q->local[3] * plan.pairs * q->local[0] * q->local[2];
+    spli_count(&rt->counters.attention_flops, 4.0 * (double)q->local[3] * (double)plan.pairs * (double)q->local[0] *
+                                                   (double)q->local[2]);
     SPL_GO(spli_wait_queue(rt, rt->compute), done); /* pieces and segments are host memory */
 done:
     spli_segments_free(&batch);
