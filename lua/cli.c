@@ -15,12 +15,13 @@ const char lspl_usage[] =
     "  spl repl [-n RANKS]                          one prompt, all ranks\n"
     "  spl test [-n RANKS] [busted arguments]       run specs with busted inside the host\n"
     "  spl sweep [options] FILE                     run a grid of points, resumable, to JSONL and CSV\n"
+    "  spl report DIR                               a page with charts of a sweep's results\n"
     "  spl trace FILE                               sum up what `spl run --trace FILE` wrote\n"
     "  spl info                                     what this machine and this build offer\n"
     "  spl help [TOPIC]                             what this page and the topics below say\n"
     "  spl version\n"
     "\n"
-    "Topics: run, repl, test, sweep, trace, info, help, version: a command and its options\n"
+    "Topics: run, repl, test, sweep, report, trace, info, help, version: a command and its options\n"
     "        scripts: what comes with spl; a script's name, such as sp_forward: its options\n"
     "        api: all functions of the Lua API, by concept; the name of a function, an object or a field, such as\n"
     "        block, tensor:gather, tensor.shape, mesh.parse: what it does\n"
@@ -75,6 +76,11 @@ const lspl_command lspl_commands[] = {
      "  --retry                run again what failed or took too long\n"
      "  --yes                  run more than 10,000 points without asking\n",
      0, "spl.sweep", -1, 1},
+    {"report",
+     "usage: spl report DIR\n\n"
+     "Makes one HTML page, DIR/report.html, and PNG charts (with gnuplot) of the results of `spl sweep`: which\n"
+     "schedule wins where, where one overtakes another, efficiency, where the time goes, memory.\n",
+     0, "spl.sweep_report", -1, 1},
     {"trace",
      "usage: spl trace [--whole] [--json] FILE\n\n"
      "Sums up a trace that `spl run --trace FILE` wrote: time by op, communication that compute does not cover, idle\n"

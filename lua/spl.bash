@@ -63,6 +63,8 @@ _spl() {
         mapfile -t COMPREPLY < <(compgen -W "$(_spl_shipped "$program")" -- "$word"
             compgen -f -X '!*.lua' -- "$word"
             compgen -d -S / -- "$word")
+    elif [[ $command == report ]]; then
+        mapfile -t COMPREPLY < <(compgen -d -- "$word")
     elif [[ $command == sweep ]]; then
         local folder
         folder=$(_spl_folder "$program") && mapfile -t COMPREPLY < <(

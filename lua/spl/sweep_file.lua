@@ -250,8 +250,9 @@ function sweep_file.set(s, settings)
             positive("--set " .. setting, key, s[key], key == "repeats")
         else
             check_values("--set " .. setting, key, values)
-            s.options[key] = nil
-            s.grid[key] = values
+            local option = s.grid[key] == nil and #values == 1
+            s.options[key] = option and values[1] or nil
+            s.grid[key] = not option and values or nil
         end
     end
 end

@@ -10,6 +10,7 @@ local sweep_file = require "spl.sweep_file"
 local store = {}
 
 local FORMAT = 1
+local FIRST = { "kind", "format", "spl", "name" } -- keys of the first line, in order
 
 local function fail(code, format, ...)
     spl.error { code = code, message = format:format(...) }
@@ -136,7 +137,7 @@ function store.open(folder, s)
         must(core.system.append(path, json.encode({ kind = "sweep", format = FORMAT, spl = spl.version, name = s.name,
             about = s.about, script = s.script, options = json.object(s.options), report = json.object(s.report),
             identity = sweep_file.identity(s), host = spl.host(), started = os.date "!%Y-%m-%dT%H:%M:%SZ",
-            machine = spl.facts().processor }, { "kind", "format", "spl", "name" }) .. "\n"))
+            machine = spl.facts().processor, cores = spl.facts().cores_allowed }, FIRST) .. "\n"))
     end
     return h
 end
