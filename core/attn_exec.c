@@ -1,193 +1,238 @@
-/* attn_exec.c: carries out an attention plan: runs each step's pieces through the backend's attention kernel and
- * merges.
+/* attn_exec.c: carries out an attention plan: while a step's pieces are computed, the rows of the next travel.
  *
- * The op's rule, per axis: q, k and v replicate, or sharded alike in the batch; heads: q sharded in heads (dimension 3)
- * with k and v sharded to cover the query heads that are here; the sequence of k and v whole. out as q; lse [batch,
- * heads, seq_q] as q. Cotangents: as the inputs; where KV heads overlap on ranks, the transposed redistribution sums
- * over holders. */
+ * A row that travels is the keys and values of one position: [2, batch, kv_heads, head_dim]. There are two buffers,
+ * made once: one holds the rows that this step computes on (and sends on, from where they lie), the other takes in the
+ * next step's. During step 0, which computes on the own keys, the first buffer holds the own rows that are sent. What
+ * must be put together first (rows of one's own in a later step, or several stretches for one member) goes through a
+ * third, which plans of common masks do not need. Parts are merged in f32 (f64), in the order of steps. */
 #include "attn.h"
-#include "rng.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static spl_status layouts(const spli_call *c, spli_out_spec *out) {
-    const spl_tensor *q = c->in[0], *k = c->in[1], *v = c->in[2];
-    const spli_attention_attrs *attrs = c->attrs;
-    SPL_TRY(spli_need_float("attention", q, "q"));
-    for (int i = 0; i < 3; i++) {
-        static const char *const names[] = {"q", "k", "v"};
-        SPL_TRY(spli_need_ndim("attention", c->in[i], names[i], 4));
-        SPL_TRY(spli_need_dtype("attention", c->in[i], names[i], q->dtype));
-    }
-    int fits = k->shape[0] == q->shape[0] && k->shape[3] == q->shape[3] && attrs->group > 0 &&
-               k->shape[2] * attrs->group == q->shape[2] && q->shape[1] == attrs->mask.seq_q &&
-               k->shape[1] == attrs->mask.seq_k;
-    for (int d = 0; d < 4; d++) fits = fits && k->shape[d] == v->shape[d];
-    if (!fits)
-        return spli_error(SPL_EARG,
-                          "attention: q is [%lld, %lld, %lld, %lld], k is [%lld, %lld, %lld, %lld]; batch and head_dim "
-                          "must be equal, "
-                          "heads a multiple of KV heads, k and v alike, and the sequences those of the mask",
-                          (long long)q->shape[0], (long long)q->shape[1], (long long)q->shape[2],
-                          (long long)q->shape[3], (long long)k->shape[0], (long long)k->shape[1],
-                          (long long)k->shape[2], (long long)k->shape[3]);
-    for (int a = 0; q->mesh && a < q->layout.naxes; a++) {
-        const spl_placement *pq = &q->layout.axes[a], *pk = &k->layout.axes[a];
-        if (q->layout.axis_size[a] == 1) continue;
-        if (!spli_same_on_axis(&k->layout, &v->layout, a))
-            return spli_rule_error("attention", &k->layout, a, "k and v are placed differently",
-                                   "they must be placed alike");
-        int whole = pq->place == SPL_REPLICATE && pk->place == SPL_REPLICATE;
-        int batch = pq->place == SPL_SHARD && pq->dim == 0 && spli_same_on_axis(&q->layout, &k->layout, a);
-        int queries = pq->place == SPL_SHARD && pq->dim == 1 && pk->place == SPL_REPLICATE;
-        int heads = pq->place == SPL_SHARD && pq->dim == 2 && pk->place == SPL_SHARD && pk->dim == 2 &&
-                    pq->scheme == pk->scheme && spli_unit(pq) == 1 && spli_unit(pk) == 1 &&
-                    spli_cover(pk) == attrs->group * spli_cover(pq);
-        if (!whole && !batch && !queries && !heads)
-            return spli_rule_error(
-                "attention", &q->layout, a, "q and k are placed in a way that does not fit",
-                "both whole, both sharded in batch, q in its sequence, or q in heads with k and v covering them");
-    }
+typedef struct travel {
+    spli_attn_run *run;
+    int64_t row;                                                      /* elements of one */
+    char *base;                                                       /* of all three buffers */
+    int64_t at[3], rows[3];                                           /* where each begins, in rows, and its room */
+    int64_t *numbers, *send_counts, *send_at, *recv_counts, *recv_at; /* by member, in elements */
+} travel;
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* One stretch that lies where it can be sent from? */
+static int lies_ready(const spli_attn_step *step, int first, int n) {
+    return n == 1 && !step->sends[first].own && step->sends[first].rows.n == 1;
+}
+
+/* Calls for each member that gets something in this step: its sends are [first, first + n). */
+static int next_member(const spli_attn_step *step, int *first, int *n) {
+    *first += *n;
+    *n = 0;
+    while (*first + *n < step->nsends && step->sends[*first + *n].to == step->sends[*first].to) ++*n;
+    return *n > 0;
+}
+
+static int64_t rows_to_pack(const spli_attn_step *step) {
+    int64_t total = 0;
+    for (int first = 0, n = 0; next_member(step, &first, &n);)
+        for (int s = first; s < first + n && !lies_ready(step, first, n); s++)
+            total += spli_rows_total(&step->sends[s].rows);
+    return total;
+}
+
+static char *row_at(const travel *t, int buffer, int64_t row) {
+    size_t size = spl_dtype_size(t->run->args.dtype);
+    return t->base + (size_t)((t->at[buffer] + row) * t->row) * size;
+}
+
+/* Rows [begin, end) of the own keys and values, as they travel. */
+static spl_status pack_own(const travel *t, int64_t begin, int64_t end, char *into) {
+    const spl_attn_args *a = &t->run->args;
+    spl_runtime *rt = t->run->rt;
+    const spl_tensor *from[] = {t->run->k, t->run->v};
+    size_t size = spl_dtype_size(a->dtype);
     for (int i = 0; i < 2; i++) {
-        spl_layout *l = &out[i].layout;
-        *l = q->layout;
-        l->ndim = i == 0 ? 4 : 3;
-        l->shape[0] = q->shape[0];
-        l->shape[1] = i == 0 ? q->shape[1] : q->shape[2];
-        l->shape[2] = i == 0 ? q->shape[2] : q->shape[1];
-        l->shape[3] = q->shape[3];
-        for (int a = 0; q->mesh && a < l->naxes; a++) {
-            if (i == 1 && l->axes[a].place == SPL_SHARD && l->axes[a].dim == 3)
-                l->axes[a] = (spl_placement){0}; /* of one rank */
-            if (i == 1 && l->axes[a].place == SPL_SHARD && l->axes[a].dim > 0)
-                l->axes[a].dim = 3 - l->axes[a].dim; /* heads before seq */
+        spl_box_args box = {
+            .dtype = a->dtype,
+            .ndim = 4,
+            .shape = {end - begin, a->batch, a->kv_heads, a->head_dim},
+            .dst_strides = {t->row, a->kv_heads * a->head_dim, a->head_dim, 1},
+            .src_strides = {from[i]->strides[1], from[i]->strides[0], from[i]->strides[2], from[i]->strides[3]}};
+        box.src = (const char *)spli_tensor_data(from[i]) + (size_t)(begin * from[i]->strides[1]) * size;
+        box.dst = into + (size_t)(i * t->row / 2) * size;
+        SPL_TRY(rt->backend->box(rt->backend_ctx, rt->compute, &box));
+    }
+    return spli_ok();
+}
+
+static spl_status copy_rows(const travel *t, const char *from, int64_t n, char *into) {
+    spl_runtime *rt = t->run->rt;
+    spl_box_args box = {.dtype = t->run->args.dtype,
+                        .ndim = 1,
+                        .shape = {n * t->row},
+                        .dst_strides = {1},
+                        .src_strides = {1},
+                        .dst = into,
+                        .src = from};
+    return n ? rt->backend->box(rt->backend_ctx, rt->compute, &box) : spli_ok();
+}
+
+/* ---- room ---- */
+
+static spl_status room_take(travel *t) {
+    const spli_attn_plan *p = t->run->plan;
+    const int P = t->run->comm->size;
+    size_t size = spl_dtype_size(t->run->args.dtype);
+    int64_t bytes;
+    t->rows[0] = spli_rows_total(&p->staged);
+    for (int s = 0; s < p->nsteps; s++) {
+        if (s > 0) t->rows[s % 2] = most(t->rows[s % 2], p->steps[s].source_rows);
+        t->rows[2] = most(t->rows[2], rows_to_pack(&p->steps[s]));
+    }
+    t->at[1] = t->rows[0];
+    t->at[2] = t->at[1] + t->rows[1];
+    t->numbers = calloc(4 * (size_t)P, sizeof *t->numbers);
+    if (!t->numbers) return spli_error(SPL_ENOMEM, "out of memory while planning attention");
+    t->send_counts = t->numbers;
+    t->send_at = t->numbers + P;
+    t->recv_counts = t->numbers + 2 * P;
+    t->recv_at = t->numbers + 3 * P;
+    SPL_TRY(spli_mul_size(t->at[2] + t->rows[2], t->row, &bytes));
+    SPL_TRY(spli_mul_size(bytes, (int64_t)size, &bytes));
+    return bytes ? spli_alloc(t->run->rt, SPL_MEM_BUFFERS, (size_t)bytes, (void **)&t->base) : spli_ok();
+}
+
+static void room_give(travel *t) {
+    size_t bytes = (size_t)((t->at[2] + t->rows[2]) * t->row) * spl_dtype_size(t->run->args.dtype);
+    if (t->base) spli_free(t->run->rt, SPL_MEM_BUFFERS, t->base, bytes);
+    free(t->numbers);
+}
+
+/* ---- one exchange ---- */
+
+static spl_status pack_sends(travel *t, int s) {
+    const spli_attn_plan *p = t->run->plan;
+    const spli_attn_step *step = &p->steps[s];
+    const int here = s % 2;
+    size_t size = spl_dtype_size(t->run->args.dtype);
+    int64_t packed = 0;
+    for (int r = 0, row = 0; s == 0 && r < p->staged.n; r++) {
+        const spli_interval *x = &p->staged.at[r];
+        SPL_TRY(pack_own(t, x->begin, x->end, row_at(t, 0, row)));
+        row += (int)(x->end - x->begin);
+    }
+    for (int first = 0, n = 0; next_member(step, &first, &n);) {
+        const int to = step->sends[first].to;
+        if (lies_ready(step, first, n)) {
+            const spli_interval *x = &step->sends[first].rows.at[0];
+            t->send_at[to] = (t->at[here] + x->begin) * t->row;
+            t->send_counts[to] = (x->end - x->begin) * t->row;
+            continue;
         }
-        out[i].dtype = i == 0 || q->dtype == SPL_F64 ? q->dtype : SPL_F32;
-    }
-    return spli_ok();
-}
-
-static void cotangents(const spli_call *c, const spl_layout *dout, spl_layout *din) {
-    din[0] = *dout;
-    for (int i = 1; i < 3; i++) {
-        din[i] = c->in[i]->layout;
-        for (int a = 0; c->in[0]->mesh && a < din[i].naxes; a++)
-            if (c->in[0]->layout.axes[a].place == SPL_SHARD && c->in[0]->layout.axes[a].dim == 1)
-                din[i].axes[a] = (spl_placement){.place = SPL_PARTIAL}; /* every query shard adds to all keys */
-    }
-}
-
-/* Global indices of one dimension of a local part. */
-static spl_status segments_of(const spl_tensor *t, int dim, spli_segments *out) {
-    if (t->mesh) return spli_layout_segments(&t->layout, t->mesh->coords, dim, -1, out);
-    memset(out, 0, sizeof *out);
-    if (t->local[dim] == 0) return spli_ok();
-    out->at = malloc(sizeof *out->at);
-    if (!out->at) return spli_error(SPL_ENOMEM, "out of memory while planning attention");
-    out->at[0] = (spl_segment){0, t->local[dim], 1};
-    out->n = out->capacity = 1;
-    return spli_ok();
-}
-
-/* For each local query head the position, among the KV heads held here, of the one it reads. */
-static spl_status map_heads(const spli_segments *q_heads, const spli_segments *kv_heads, int64_t group, int32_t *map) {
-    int64_t h = 0;
-    for (int i = 0; i < q_heads->n; i++)
-        for (int64_t j = 0; j < q_heads->at[i].length; j++, h++) {
-            int64_t kv = (q_heads->at[i].start + j * q_heads->at[i].stride) / group, position = 0;
-            map[h] = -1;
-            for (int s = 0; s < kv_heads->n && map[h] < 0; position += kv_heads->at[s++].length) {
-                int64_t off = kv - kv_heads->at[s].start;
-                if (off >= 0 && off % kv_heads->at[s].stride == 0 &&
-                    off / kv_heads->at[s].stride < kv_heads->at[s].length)
-                    map[h] = (int32_t)(position + off / kv_heads->at[s].stride);
+        t->send_at[to] = (t->at[2] + packed) * t->row;
+        int64_t before = packed;
+        for (int i = first; i < first + n; i++)
+            for (int r = 0; r < step->sends[i].rows.n; r++) {
+                const spli_interval *x = &step->sends[i].rows.at[r];
+                char *into = row_at(t, 2, packed);
+                packed += x->end - x->begin;
+                if (step->sends[i].own)
+                    SPL_TRY(pack_own(t, x->begin, x->end, into));
+                else
+                    SPL_TRY(copy_rows(t, row_at(t, here, x->begin), x->end - x->begin, into));
             }
-            if (map[h] < 0)
-                return spli_error(
-                    SPL_EARG,
-                    "attention: KV head %lld, which query head %lld reads, is not on this rank; shard k and v to "
-                    "cover the query heads",
-                    (long long)kv, (long long)(kv * group));
-        }
-    return spli_ok();
-}
-
-static spl_status forward(const spli_call *c) {
-    const spli_attention_attrs *attrs = c->attrs;
-    const spl_tensor *q = c->in[0], *k = c->in[1], *v = c->in[2], *out = c->out[0];
-    spl_runtime *rt = c->rt;
-    spli_segments q_seq = {0}, kv_seq = {0}, batch = {0}, heads = {0}, kv_heads = {0};
-    spli_attn_plan plan = {0};
-    int32_t *kv_of_head = NULL;
-    spl_status status = spli_ok();
-    if (spl_tensor_local_count(q) == 0) return spli_ok();
-    SPL_GO(segments_of(q, 0, &batch), done);
-    SPL_GO(segments_of(q, 1, &q_seq), done);
-    SPL_GO(segments_of(q, 2, &heads), done);
-    SPL_GO(segments_of(k, 1, &kv_seq), done);
-    SPL_GO(segments_of(k, 2, &kv_heads), done);
-    kv_of_head = malloc((size_t)q->local[2] * sizeof *kv_of_head);
-    if (!kv_of_head) SPL_GO(spli_error(SPL_ENOMEM, "out of memory while planning attention"), done);
-    SPL_GO(map_heads(&heads, &kv_heads, attrs->group, kv_of_head), done);
-    SPL_GO(spli_attn_plan_make(&attrs->mask, &q_seq, &kv_seq, 1, 0, SPLI_ATTN_LOCAL, &plan), done);
-    for (int i = 0; i < plan.nsteps; i++) {
-        const spli_attn_step *step = &plan.steps[i];
-        spl_attn_args a = {.dtype = q->dtype,
-                           .out_dtype = out->dtype,
-                           .batch = q->local[0],
-                           .heads = q->local[2],
-                           .kv_heads = k->local[2],
-                           .sq = q->local[1],
-                           .sk = k->local[1],
-                           .head_dim = q->local[3],
-                           .q = spli_tensor_data(q),
-                           .k = spli_tensor_data(k),
-                           .v = spli_tensor_data(v),
-                           .out = spli_tensor_data(out),
-                           .lse = spli_tensor_data(c->out[1]),
-                           .kv_of_head = kv_of_head,
-                           .scale = attrs->scale,
-                           .pieces = step->pieces,
-                           .npieces = step->npieces,
-                           .merge = i > 0,
-                           .p = attrs->dropout.p,
-                           .key = spli_rng_key(attrs->dropout.seed, attrs->dropout.instance, attrs->dropout.step),
-                           .batch_segments = batch.at,
-                           .nbatch_segments = batch.n,
-                           .head_segments = heads.at,
-                           .nhead_segments = heads.n,
-                           .heads_global = q->shape[2],
-                           .seq_q_global = q->shape[1],
-                           .seq_k_global = k->shape[1]};
-        memcpy(a.q_strides, q->strides, sizeof a.q_strides);
-        memcpy(a.k_strides, k->strides, sizeof a.k_strides);
-        memcpy(a.v_strides, v->strides, sizeof a.v_strides);
-        memcpy(a.out_strides, out->strides, sizeof a.out_strides);
-        SPL_GO(rt->backend->attention(rt->backend_ctx, rt->compute, &a), done);
+        t->send_counts[to] = (packed - before) * t->row;
     }
-    spli_count(&rt->counters.attention_flops, 4.0 * (double)q->local[3] * (double)plan.pairs * (double)q->local[0] *
-                                                   (double)q->local[2]);
-    SPL_GO(spli_wait_queue(rt, rt->compute), done); /* pieces and segments are host memory */
-done:
-    spli_segments_free(&batch);
-    spli_segments_free(&q_seq);
-    spli_segments_free(&heads);
-    spli_segments_free(&kv_seq);
-    spli_segments_free(&kv_heads);
-    spli_attn_plan_free(&plan);
-    free(kv_of_head);
-    return status;
+    (void)size;
+    return spli_ok();
 }
 
-const spli_op spli_op_attention = {
-    .name = "attention", .nin = 3, .nout = 2, .layouts = layouts, .cotangents = cotangents, .forward = forward};
-
-spl_status spli_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spli_attention_attrs *attrs,
-                          spl_tensor **out, spl_tensor **lse) {
-    spl_tensor *in[] = {q, k, v}, *both[2] = {NULL, NULL};
-    SPL_TRY(spli_op_run(&spli_op_attention, attrs, in, 3u, both));
-    *out = both[0];
-    if (lse) *lse = both[1];
-    else spl_tensor_release(both[1]);
+static spl_status start_exchange(travel *t, int s, spl_request **request) {
+    spl_runtime *rt = t->run->rt;
+    spl_comm *comm = t->run->comm;
+    const spli_attn_step *step = &t->run->plan->steps[s];
+    memset(t->numbers, 0, 4 * (size_t)comm->size * sizeof *t->numbers);
+    SPL_TRY(pack_sends(t, s));
+    for (int i = 0; i < step->nrecvs; i++) { /* by rising member, each member's behind each other */
+        const spli_attn_recv *r = &step->recvs[i];
+        if (!t->recv_counts[r->from]) t->recv_at[r->from] = (t->at[(s + 1) % 2] + r->at) * t->row;
+        t->recv_counts[r->from] += r->rows * t->row;
+    }
+    spl_coll coll = {.kind = SPL_COLL_ALL_TO_ALL,
+                     .dtype = t->run->args.dtype,
+                     .send = t->base,
+                     .recv = t->base,
+                     .send_counts = t->send_counts,
+                     .recv_counts = t->recv_counts,
+                     .send_at = t->send_at,
+                     .recv_at = t->recv_at};
+    SPL_TRY(spli_comm_start(rt, comm, &coll, request));
+    if (rt->hook.comm)
+        rt->hook.comm(rt->hook.ctx, "keys and values", t->run->role, comm->axis, spl_coll_bytes(comm, &coll), NULL);
     return spli_ok();
+}
+
+/* ---- one step's pieces ---- */
+
+static void move_on(void *ctx) {
+    spl_runtime *rt = ctx;
+    rt->world->ops->progress(rt->world);
+}
+
+static spl_status compute(spli_attn_run *run, const travel *t, int s, int travelling, int *begun) {
+    const spli_attn_step *step = &run->plan->steps[s];
+    spl_runtime *rt = run->rt;
+    spl_attn_args a = run->args;
+    if (a.batch * a.heads * a.sq == 0 || (step->npieces == 0 && *begun)) return spli_ok();
+    a.sk = step->source_rows;
+    if (s == 0) {
+        a.k = spli_tensor_data(run->k);
+        a.v = spli_tensor_data(run->v);
+        memcpy(a.k_strides, run->k->strides, sizeof a.k_strides);
+        memcpy(a.v_strides, run->v->strides, sizeof a.v_strides);
+    } else {
+        const int64_t strides[] = {a.kv_heads * a.head_dim, t->row, a.head_dim, 1};
+        a.k = row_at(t, s % 2, 0);
+        a.v = (const char *)a.k + (size_t)(t->row / 2) * spl_dtype_size(a.dtype);
+        memcpy(a.k_strides, strides, sizeof strides);
+        memcpy(a.v_strides, strides, sizeof strides);
+    }
+    a.pieces = step->pieces;
+    a.npieces = step->npieces;
+    a.merge = *begun;
+    if (travelling && rt->world->ops->progress) a.progress = move_on, a.progress_ctx = rt;
+    *begun = 1;
+    return rt->backend->attention(rt->backend_ctx, rt->compute, &a);
+}
+
+spl_status spli_attn_execute(spli_attn_run *run) {
+    const spli_attn_plan *p = run->plan;
+    const spl_attn_args *a = &run->args;
+    spl_runtime *rt = run->rt;
+    travel t = {.run = run, .row = 2 * a->batch * a->kv_heads * a->head_dim};
+    spl_request *request = NULL;
+    spl_status status = spli_ok();
+    char what[64];
+    int begun = run->merged;
+    snprintf(what, sizeof what, "keys and values along %s", run->comm ? run->comm->axis : "");
+    if (p->nsteps > 1) SPL_GO(room_take(&t), done);
+    for (int s = 0; s < p->nsteps; s++) {
+        if (s + 1 < p->nsteps) SPL_GO(start_exchange(&t, s, &request), done);
+        SPL_GO(compute(run, &t, s, request != NULL, &begun), done);
+        SPL_GO(spli_wait_queue(rt, rt->compute), done); /* the source is about to be overwritten */
+        if (request) {
+            spl_request *r = request;
+            request = NULL;
+            SPL_GO(spli_wait(rt, r, what), done);
+        }
+    }
+    spli_count(&rt->counters.attention_flops, 4.0 * (double)a->head_dim * (double)p->pairs * (double)run->heads_per_pair);
+done:
+    if (request) { /* an error while something travels: give it up */
+        if (request->ready) rt->backend->event_close(rt->backend_ctx, request->ready);
+        request->comm->ops->request_free(request);
+    }
+    room_give(&t);
+    return status;
 }

@@ -166,8 +166,8 @@ typedef struct spl_attn_piece {
 /* Flash attention forward (Dao 2023, online softmax of Milakov & Gimelshein 2018) of the pieces of one plan step.
  * q [batch, sq, heads, head_dim], k and v [batch, sk, kv_heads, head_dim] by strides; query head h reads local KV head
  * kv_of_head[h] (grouped queries). out [batch, sq, heads, head_dim] by strides, lse [batch, heads, sq] dense, natural
- * log. A row without a visible key gets out 0 and lse -inf. key_bias, where given, is added to the scaled scores of each
- * local key (finite). merge == 1: combine with what out and lse hold already (m =
+ * log. A row without a visible key gets out 0 and lse -inf. key_bias, where given, is added to the scaled scores of
+ * each local key (finite). merge == 1: combine with what out and lse hold already (m =
  * max(lse_a, lse_b); a part with lse -inf contributes exactly nothing). f32 data accumulate in f32, restarting a second
  * accumulator at least every 1,024 keys; f64 in f64.
  * Dropout acts on the probabilities, after lse: element (b, h, q, k), global indices, has the flat index
@@ -312,6 +312,8 @@ typedef struct spl_ref_attention_args {
     spl_rng_key key;
     const spl_ref_slice *slices;
     int nslices;
+    int64_t chunk, summaries; /* chunk 0: exact. Else hierarchical (ref_chunks.c), not by slices; seq_q == seq_k */
+    int causal;               /* of hierarchical */
     const int64_t *rows; /* sampled query rows (sequence indices), or NULL for all */
     int64_t nrows;
     double *out; /* [batch, nrows, heads, head_dim] */
@@ -328,6 +330,10 @@ typedef struct spl_ref_block_args {
     int gated;            /* 1: act(gate) * up with two weights (SwiGLU) */
     double rope_theta;    /* 0: none */
     int causal;
+    const spl_ref_slice *slices; /* NULL: by `causal` */
+    int nslices;
+    const int64_t *positions;    /* [seq] for RoPE, NULL: 0, 1, 2, ... */
+    int64_t chunk, summaries;    /* chunk 0: exact; else hierarchical, by `causal` */
     double p_attention, p_hidden;
     spl_rng_key key_attention, key_hidden0, key_hidden1; /* of attention, after attention, after the MLP */
     const double *x; /* [batch, seq, hidden] */

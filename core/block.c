@@ -11,7 +11,6 @@
  * of tensor (block_schedule.c); between ops that need different layouts stands a redistribution, and it does nothing
  * where they are the same. Nothing here asks which role an axis has. */
 #include "block.h"
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,7 +115,8 @@ static spli_dropout dropout(const pass *p, int which, double probability) {
     return (spli_dropout){probability, p->b->config.seed, spli_block_dropout_instance(p->b, which), p->step};
 }
 
-/* [batch, seq, hidden] whole in sequence -> attention, before the output projection: [batch, seq, heads * head_dim] */
+/* [batch, seq, hidden] as the linears want it -> attention, before the output projection:
+ * [batch, seq, heads * head_dim] */
 static spl_status attend(const pass *p, spl_tensor *x, spl_tensor **out) {
     const spl_block_config *c = &p->b->config;
     spl_tensor *qkv[3] = {NULL, NULL, NULL}, *heads_out = NULL, *lse = NULL, *view = NULL;
@@ -125,16 +125,12 @@ static spl_status attend(const pass *p, spl_tensor *x, spl_tensor **out) {
     for (int i = 0; i < 2 && c->rope_theta > 0; i++) {
         spl_tensor *turned;
         name_next(p, i ? "rope_k" : "rope_q");
-        SPL_GO(spli_rope(qkv[i], c->rope_theta, &turned), done);
+        SPL_GO(spli_rope(qkv[i], c->rope_theta, spl_mask_documents(c->mask), &turned), done);
         spl_tensor_release(qkv[i]);
         qkv[i] = turned;
     }
-    spli_attention_attrs a = {.scale = 1.0 / sqrt((double)c->head_dim), .group = c->heads / c->kv_heads,
-                              .dropout = dropout(p, 0, c->dropout_attention)};
-    if (c->causal) spli_mask_causal(&a.mask, p->seq, p->seq);
-    else spli_mask_full(&a.mask, p->seq, p->seq);
     name_next(p, "attention"); /* [batch, seq, heads, head_dim]; saved as sdpa_out [batch, heads, seq, head_dim] */
-    SPL_GO(spli_attention(qkv[0], qkv[1], qkv[2], &a, &heads_out, p->saved ? &lse : NULL), done);
+    SPL_GO(spli_block_attend(p->b, qkv, dropout(p, 0, c->dropout_attention), &heads_out, p->saved ? &lse : NULL), done);
     if (p->saved) SPL_GO(save_view(p, "sdpa_out", spl_tensor_transpose(heads_out, 1, 2, &view), &view), done);
     save(p, "sdpa_logsumexp", lse);
     SPL_GO(spl_tensor_merge(heads_out, 2, out), done);
@@ -145,7 +141,7 @@ done:
     return status;
 }
 
-/* [batch, seq, hidden] whole in sequence -> MLP, before the down projection: [batch, seq, ffn] */
+/* [batch, seq, hidden] as the linears want it -> MLP, before the down projection: [batch, seq, ffn] */
 static spl_status expand(const pass *p, spl_tensor *x, spl_tensor **out) {
     const spl_block *b = p->b;
     const spl_block_config *c = &b->config;
@@ -194,7 +190,7 @@ static const half halves[2] = {
      "mlp_linear1_out", "mlp_dropout_mask", "out", 0, 2, 0},
 };
 
-/* norm, to whole sequences, inner, row linear, back to the residual's layout, + bias, dropout, residual. */
+/* norm, to what the linears want, inner, row linear, back to the residual's layout, + bias, dropout, residual. */
 static spl_status run_half(const pass *p, const half *h, spl_tensor *x, spl_tensor **y) {
     const spl_block *b = p->b;
     spl_tensor *t = NULL, *inner = NULL, *mask = NULL;
@@ -239,8 +235,9 @@ spl_status spl_block_forward(spl_block *b, spl_tensor *x, uint64_t step, spl_ten
                           (long long)b->config.hidden);
 
     pass p = {.b = b, .saved = saved, .batch = x->shape[0], .seq = x->shape[1], .step = step};
-    spli_schedule_layout(&b->mesh->spec, SPLI_RESIDUAL, 3, x->shape, 0, 0, &p.residual);
-    spli_schedule_layout(&b->mesh->spec, SPLI_WHOLE_SEQ, 3, x->shape, 0, 0, &p.whole);
+    const spli_placing placing = spli_block_placing(b);
+    spli_schedule_layout(&placing, SPLI_RESIDUAL, 3, x->shape, 0, 0, &p.residual);
+    spli_schedule_layout(&placing, SPLI_INNER, 3, x->shape, 0, 0, &p.whole);
     if (saved) saved->seed = b->config.seed, saved->offset = step;
     name_next(&p, "x");
     SPL_GO(spl_redistribute(x, &p.residual, &in), done);

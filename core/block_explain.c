@@ -55,7 +55,7 @@ spl_status spl_block_explain(const spl_block *b, int64_t batch, int64_t seq, int
     SPL_TRY(spl_runtime_open(&config, &dry));
     SPL_GO(spl_mesh_create(dry, &b->mesh->spec, &mesh), done);
     SPL_GO(spl_block_create(dry, &b->config, &twin), done);
-    SPL_GO(spl_block_schedule(twin, mesh), done);
+    SPL_GO(spl_block_schedule(twin, mesh, &b->schedule), done);
     SPL_GO(spl_block_io_layout(twin, batch, seq, &io), done);
     SPL_GO(spl_tensor_create(dry, mesh, &io, b->config.dtype, SPL_MEM_ACTIVATIONS, &x), done);
     dry->hook = (spli_trace_hook){.op = on_op, .comm = on_comm, .ctx = &listen};

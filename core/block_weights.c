@@ -154,6 +154,7 @@ spl_status spl_block_create(spl_runtime *rt, const spl_block_config *config, spl
     b->rt = rt;
     b->refs = 1;
     b->config = c;
+    if (c.mask) spl_mask_retain(c.mask);
     rt->counters.live_blocks++;
     *out = b;
     return spli_ok();
@@ -173,6 +174,7 @@ void spl_block_retain(spl_block *b) { b->refs++; }
 void spl_block_release(spl_block *b) {
     if (!b || --b->refs) return;
     release_weights(b);
+    spl_mask_release(b->config.mask);
     b->rt->counters.live_blocks--;
     free(b);
 }
@@ -184,7 +186,8 @@ static spl_status make_param(spl_block *b, spli_param p) {
     spli_kind kind;
     spl_layout layout;
     if (!spli_param_shape(&b->config, p, &ndim, shape, &kind, &unit, &cover)) return spli_ok();
-    spli_schedule_layout(&b->mesh->spec, kind, ndim, shape, unit, cover, &layout);
+    const spli_placing placing = spli_block_placing(b);
+    spli_schedule_layout(&placing, kind, ndim, shape, unit, cover, &layout);
     SPL_TRY(spl_tensor_create(b->rt, b->mesh, &layout, b->config.dtype, SPL_MEM_WEIGHTS, &b->param[p]));
     int gain = p == SPLI_LN0_GAMMA || p == SPLI_LN1_GAMMA;
     return spl_tensor_random(b->param[p], SPL_RANDOM_NORMAL, b->config.seed,
@@ -193,6 +196,7 @@ static spl_status make_param(spl_block *b, spli_param p) {
 
 /* All weights of this rank against the memory that there is: filling some of them first would take long. */
 static spl_status room_for_params(const spl_block *b) {
+    const spli_placing placing = spli_block_placing(b);
     double bytes = 0;
     for (int p = 0; p < SPLI_PARAM_COUNT; p++) {
         int ndim;
@@ -200,7 +204,7 @@ static spl_status room_for_params(const spl_block *b) {
         spli_kind kind;
         spl_layout layout;
         if (!spli_param_shape(&b->config, (spli_param)p, &ndim, shape, &kind, &unit, &cover)) continue;
-        spli_schedule_layout(&b->mesh->spec, kind, ndim, shape, unit, cover, &layout);
+        spli_schedule_layout(&placing, kind, ndim, shape, unit, cover, &layout);
         SPL_TRY(spl_layout_check(&layout));
         double size = (double)spl_dtype_size(b->config.dtype);
         for (int d = 0; d < ndim; d++) size *= (double)spl_layout_local_size(&layout, b->mesh->coords, d);
@@ -209,12 +213,16 @@ static spl_status room_for_params(const spl_block *b) {
     return spli_memory_room(b->rt, SPL_MEM_WEIGHTS, bytes);
 }
 
-spl_status spl_block_schedule(spl_block *b, spl_mesh *mesh) {
-    SPL_TRY(spli_schedule_check(&mesh->spec));
+spl_status spl_block_schedule(spl_block *b, spl_mesh *mesh, const spl_schedule *options) {
+    spl_schedule schedule = options ? *options : (spl_schedule){SPL_CONTIGUOUS, 0, 0};
+    if (schedule.chunk == 0) schedule.chunk = 1024;
+    if (schedule.summaries == 0) schedule.summaries = 1;
+    SPL_TRY(spli_schedule_check(&mesh->spec, &schedule, &b->config));
     spl_status status = spli_ok();
     spl_mesh_retain(mesh);
     release_weights(b);
     b->mesh = mesh;
+    b->schedule = schedule;
     SPL_GO(room_for_params(b), fail);
     for (int i = 0; i < SPLI_PARAM_COUNT; i++) SPL_GO(make_param(b, (spli_param)i), fail);
     return status;
@@ -225,6 +233,7 @@ fail:
 
 /* ---- asking ---- */
 
+const spl_schedule *spl_block_schedule_of(const spl_block *b) { return &b->schedule; }
 const spl_block_config *spl_block_config_of(const spl_block *b) { return &b->config; }
 spl_mesh *spl_block_mesh(const spl_block *b) { return b->mesh; }
 
@@ -263,14 +272,49 @@ spl_status spl_block_io_layout(const spl_block *b, int64_t batch, int64_t seq, s
         return spli_error(SPL_EUSAGE, "input: batch is %lld and seq %lld; sizes are 0 or more", (long long)batch,
                           (long long)seq);
     int64_t shape[] = {batch, seq, b->config.hidden};
-    spli_schedule_layout(&b->mesh->spec, SPLI_RESIDUAL, 3, shape, 0, 0, out);
+    const spli_placing placing = spli_block_placing(b);
+    spli_schedule_layout(&placing, SPLI_RESIDUAL, 3, shape, 0, 0, out);
+    spli_mask m; /* refuses a length that the mask does not fit */
+    SPL_TRY(spli_block_mask(b, seq, &m));
+    spli_mask_free(&m);
     return spli_ok();
+}
+
+spli_placing spli_block_placing(const spl_block *b) {
+    return (spli_placing){&b->mesh->spec, b->schedule, spl_mask_documents(b->config.mask)};
+}
+
+spl_status spli_block_mask(const spl_block *b, int64_t seq, spli_mask *out) {
+    if (b->config.mask) return spli_mask_resolve(b->config.mask, seq, seq, out);
+    return spli_mask_one(out, seq, seq, b->config.causal ? SPL_SLICE_CAUSAL : SPL_SLICE_FULL);
+}
+
+/* (query, key) pairs that a forward pass computes, summaries included; 0 where the mask does not fit. */
+static double visible_pairs(const spl_block *b, int64_t seq) {
+    const spl_schedule *s = &b->schedule;
+    spli_mask m[2] = {{0}, {0}};
+    int causal = b->config.causal;
+    double pairs = 0;
+    if (!b->config.mask && !(b->mesh && spli_schedule_travels(&b->mesh->spec) == SPL_ROLE_HIERARCHICAL))
+        return causal ? (double)seq * ((double)seq + 1) / 2 : (double)seq * (double)seq;
+    if (!b->mesh || spli_schedule_travels(&b->mesh->spec) != SPL_ROLE_HIERARCHICAL) {
+        if (spli_block_mask(b, seq, &m[0]).code == SPL_OK) pairs = (double)spli_mask_pairs(&m[0]);
+    } else {
+        if (b->config.mask) spli_mask_chunkable(b->config.mask, &causal);
+        int64_t total = spli_summary_count(seq, s->chunk, s->summaries);
+        if (spli_mask_chunks(seq, s->chunk, causal, &m[0]).code == SPL_OK &&
+            spli_mask_summaries(seq, s->chunk, s->summaries, total, causal, &m[1]).code == SPL_OK)
+            pairs = (double)spli_mask_pairs(&m[0]) + (double)spli_mask_pairs(&m[1]);
+    }
+    spli_mask_free(&m[0]);
+    spli_mask_free(&m[1]);
+    return pairs;
 }
 
 void spl_block_flops(const spl_block *b, int64_t batch, int64_t seq, double *gemm, double *attention) {
     const spl_block_config *c = &b->config;
     double rows = (double)batch * (double)seq, weights = 0;
-    double pairs = c->causal ? (double)seq * ((double)seq + 1) / 2 : (double)seq * (double)seq;
+    double pairs = visible_pairs(b, seq);
     for (int p = 0; p < SPLI_PARAM_COUNT; p++) {
         int ndim;
         int64_t shape[SPL_MAX_DIMS], unit, cover;

@@ -23,9 +23,10 @@ typedef enum spl_coll_kind {
 const char *spl_coll_name(spl_coll_kind kind); /* "all-gather", ... */
 
 /* One collective call. Pointers are backend memory of the comm's backend and must stay valid until the request is done;
- * the counts and places are copied by start. send == recv is allowed for all-reduce, and for all-gather and broadcast where the
- * own part already lies in its place in recv; recv of a reduce-scatter may be the own part in send. Zero counts are
- * legal everywhere. A ring step (send to next, receive from previous) is an all-to-all with two non-zero counts. */
+ * the counts and places are copied by start. send == recv is allowed for all-reduce, and for all-gather and broadcast
+ * where the own part already lies in its place in recv; recv of a reduce-scatter may be the own part in send. Zero
+ * counts are legal everywhere. A ring step (send to next, receive from previous) is an all-to-all with two non-zero
+ * counts. */
 typedef struct spl_coll {
     spl_coll_kind kind;
     spl_dtype dtype;

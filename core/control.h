@@ -25,7 +25,13 @@ typedef struct spli_fingerprint {
     char axis[32], site[128];
 } spli_fingerprint;
 
-typedef enum spli_host_kind { SPLI_HOST_SUM = 100, SPLI_HOST_MAX, SPLI_HOST_MIN, SPLI_HOST_BYTES } spli_host_kind;
+typedef enum spli_host_kind {
+    SPLI_HOST_SUM = 100,
+    SPLI_HOST_MAX,
+    SPLI_HOST_MIN,
+    SPLI_HOST_BYTES,
+    SPLI_HOST_PLAN
+} spli_host_kind;
 
 enum { SPLI_VERDICT_BYTES = 440, SPLI_HOST_PIECE = 440, SPLI_TEXT_PIECE = 440 };
 

@@ -74,6 +74,12 @@ static void describe(const spli_fingerprint *f, char *out, size_t n) {
                                : spl_coll_name((spl_coll_kind)f->kind);
     const char *unit = numbers ? "numbers" : bytes ? "bytes" : spl_dtype_name((spl_dtype)f->dtype);
     char count[64] = "";
+    if (f->kind == SPLI_HOST_PLAN) {
+        snprintf(out, n, "attention with plan %08" PRIx32 " %s%.31s%s%.64s%s", (uint32_t)f->total,
+                 f->axis[0] ? "on axis " : "over all ranks", f->axis, f->site[0] ? " (" : "", f->site,
+                 f->site[0] ? ")" : "");
+        return;
+    }
     if (f->kind != SPL_COLL_BARRIER) snprintf(count, sizeof count, " of %" PRId64 " %s", f->total, unit);
     snprintf(out, n, "%s%s %s%.31s%s%.64s%s", kind, count, f->axis[0] ? "on axis " : "over all ranks", f->axis,
              f->site[0] ? " (" : "", f->site, f->site[0] ? ")" : "");
@@ -117,6 +123,7 @@ static int differs(const agreement *a, int m, const spli_fingerprint *theirs, in
     else if (mine.kind != theirs->kind) on = "the call";
     else if (mine.size != theirs->size) on = "the group's size";
     else if (mine.kind == SPL_COLL_BARRIER) return 0;
+    else if (mine.kind == SPLI_HOST_PLAN) on = mine.total != theirs->total ? "the attention plan" : NULL;
     else if (mine.dtype != theirs->dtype) on = "the dtype";
     else if (mine.root != theirs->root) on = "the root";
     else if (mine.send != theirs->expect || mine.expect != theirs->send) on = "the counts";
@@ -342,4 +349,12 @@ spl_status spli_agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll) {
 
 spl_status spli_agree_host(spl_runtime *rt, spl_comm *c, int kind, int64_t total) {
     return agree(rt, c, NULL, kind, total);
+}
+
+spl_status spli_agree_plan(spl_runtime *rt, spl_comm *c, uint64_t hash) {
+    const int check = rt->check;
+    rt->check = 1; /* a plan that differs would leave ranks waiting for rows that nobody sends */
+    spl_status status = agree(rt, c, NULL, SPLI_HOST_PLAN, (int64_t)hash);
+    rt->check = check;
+    return status;
 }

@@ -74,30 +74,69 @@ static void select_positions(const spli_segments *list, spl_segment p, spli_segm
     }
 }
 
+spl_status spli_segments_restart(const spl_segment *s, int n, const spl_documents *documents, spli_segments *out) {
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < n; i++) {
+        spl_segment rest = s[i];
+        int d = 0; /* the document that the rest begins in */
+        for (int low = 0, high = documents ? documents->n : 0; low < high;) {
+            int middle = (low + high) / 2;
+            if (documents->begins[middle] <= rest.start) d = middle, low = middle + 1;
+            else high = middle;
+        }
+        while (documents && d + 1 < documents->n && rest.length > 0) {
+            int64_t until = documents->begins[d + 1] - rest.start, count = (until + rest.stride - 1) / rest.stride;
+            if (count > rest.length) count = rest.length;
+            if (count > 0) append(out, (spl_segment){rest.start - documents->begins[d], count, rest.stride}, 0);
+            if (count > 0) rest.start += count * rest.stride, rest.length -= count;
+            d++;
+        }
+        if (documents) rest.start -= documents->begins[d];
+        append(out, rest, 0);
+    }
+    return finished(out);
+}
+
 int64_t spli_split(int64_t n, int64_t parts, int64_t c, int64_t *start) {
     int64_t each = n / parts, more = n % parts;
     *start = c * each + (c < more ? c : more);
     return each + (c < more);
 }
 
-/* Positions of part c in a list of n, by scheme. */
-static int scheme_positions(spl_scheme scheme, int64_t n, int parts, int c, spl_segment out[2]) {
-    int64_t start, length;
-    switch (scheme) {
-    case SPL_ZIGZAG: /* chunks c and 2P-1-c of 2P: under a causal mask each part has the same work */
-        length = spli_split(n, 2 * (int64_t)parts, c, &start);
-        out[0] = (spl_segment){start, length, 1};
-        length = spli_split(n, 2 * (int64_t)parts, 2 * (int64_t)parts - 1 - c, &start);
-        out[1] = (spl_segment){start, length, 1};
-        return 2;
+/* Chunks c and 2P-1-c of 2P: under a causal mask each part has the same work. Of a document, the chunks that are one
+ * longer begin at chunk `turn`, so that short documents do not all favour the same part. */
+static void zigzag_positions(int64_t begin, int64_t n, int parts, int c, int64_t turn, spli_segments *out) {
+    int64_t chunks = 2 * (int64_t)parts, each = n / chunks, more = n % chunks;
+    for (int half = 0; half < 2; half++) {
+        int64_t chunk = half ? chunks - 1 - c : c, longer = 0; /* longer chunks before this one */
+        int64_t end = turn + more;
+        longer += chunk > turn ? (chunk < end ? chunk : end) - turn : 0;
+        if (end > chunks) longer += chunk < end - chunks ? chunk : end - chunks; /* round the end */
+        int is_longer = (chunk - turn + chunks) % chunks < more;
+        append(out, (spl_segment){begin + chunk * each + longer, each + is_longer, 1}, 0);
+    }
+}
+
+/* Positions of the part at c that an axis takes of a list of n. */
+static void positions_of(const spl_placement *p, int64_t n, int parts, int c, spli_segments *out) {
+    int64_t start, length, turn = 0;
+    out->n = 0;
+    switch (p->scheme) {
+    case SPL_ZIGZAG:
+        if (!p->documents) zigzag_positions(0, n, parts, c, 0, out);
+        for (int i = 0; p->documents && i < p->documents->n; i++) {
+            int64_t begin = p->documents->begins[i], end = i + 1 < p->documents->n ? p->documents->begins[i + 1] : n;
+            zigzag_positions(begin, end - begin, parts, c, turn, out);
+            turn = (turn + (end - begin)) % (2 * (int64_t)parts);
+        }
+        break;
     case SPL_STRIPED:
-        out[0] = (spl_segment){c, c < n ? (n - c - 1) / parts + 1 : 0, parts};
-        return 1;
+        append(out, (spl_segment){c, c < n ? (n - c - 1) / parts + 1 : 0, parts}, 1);
+        break;
     case SPL_CONTIGUOUS:
-    default:
         length = spli_split(n, parts, c, &start);
-        out[0] = (spl_segment){start, length, 1};
-        return 1;
+        append(out, (spl_segment){start, length, 1}, 1);
+        break;
     }
 }
 
@@ -143,17 +182,16 @@ static void coarsen(const spli_segments *fine, int64_t cover, int64_t units, spl
 spl_status spli_layout_segments(const spl_layout *l, const int *coords, int dim, int skip, spli_segments *out) {
     int axes[SPL_MAX_AXES], naxes = spli_layout_nesting(l, dim, axes);
     int64_t unit = naxes ? spli_unit(&l->axes[axes[0]]) : 1, cover = naxes ? spli_cover(&l->axes[axes[0]]) : 1;
-    int64_t units = l->shape[dim] / unit;
-    spli_segments list = {0}, next = {0};
+    int64_t units = l->shape[dim] / unit + (l->shape[dim] % unit != 0); /* a last, shorter one only where ragged */
+    spli_segments list = {0}, next = {0}, positions = {0};
     append(&list, (spl_segment){0, units * cover, 1}, 1);
     for (int k = 0; k < naxes; k++) {
         int a = axes[k];
         if (a == skip) continue;
-        spl_segment positions[2];
-        int n = scheme_positions(l->axes[a].scheme, spli_segments_total(list.at, list.n), l->axis_size[a], coords[a],
-                                 positions);
+        positions_of(&l->axes[a], spli_segments_total(list.at, list.n), l->axis_size[a], coords[a], &positions);
         next.n = 0;
-        for (int i = 0; i < n; i++) select_positions(&list, positions[i], &next);
+        next.failed |= positions.failed;
+        for (int i = 0; i < positions.n; i++) select_positions(&list, positions.at[i], &next);
         spli_segments swap = list;
         list = next;
         next = swap;
@@ -178,9 +216,15 @@ spl_status spli_layout_segments(const spl_layout *l, const int *coords, int dim,
             for (int64_t j = 0; j < s.length; j++)
                 append(out, (spl_segment){(s.start + j * s.stride) * unit, unit, 1}, 0);
     }
+    if (out->n && !out->failed) { /* what a last unit has not */
+        spl_segment *last = &out->at[out->n - 1];
+        int64_t over = last->start + (last->length - 1) * last->stride + 1 - l->shape[dim];
+        if (over > 0 && unit > 1) last->length -= over;
+    }
     out->failed |= list.failed;
     spli_segments_free(&list);
     spli_segments_free(&next);
+    spli_segments_free(&positions);
     return finished(out);
 }
 
@@ -362,7 +406,10 @@ spl_status spl_layout_check(const spl_layout *l) {
         if (p->dim < 0 || p->dim >= l->ndim)
             return spli_error(SPL_EARG, "axis '%s' shards dimension %d, but the tensor has dimensions 1 to %d",
                               l->axis_name[a], p->dim + 1, l->ndim);
-        if (p->unit < 0 || p->cover < 0 || l->shape[p->dim] % spli_unit(p) != 0)
+        if (p->documents && (p->scheme != SPL_ZIGZAG || spli_unit(p) > 1 || spli_cover(p) > 1))
+            return spli_error(SPL_EARG, "axis '%s' splits documents; that needs the scheme zigzag and units of 1",
+                              l->axis_name[a]);
+        if (p->unit < 0 || p->cover < 0 || (!p->ragged && l->shape[p->dim] % spli_unit(p) != 0))
             return spli_error(SPL_EARG,
                               "axis '%s' shards dimension %d of size %lld in units of %lld, which do not divide it",
                               l->axis_name[a], p->dim + 1, (long long)l->shape[p->dim], (long long)spli_unit(p));
@@ -374,7 +421,7 @@ spl_status spl_layout_check(const spl_layout *l) {
         for (int b = 0; b < a; b++) {
             const spl_placement *o = &l->axes[b];
             if (o->place == SPL_SHARD && o->dim == p->dim &&
-                (spli_unit(o) != spli_unit(p) || spli_cover(o) != spli_cover(p)))
+                (spli_unit(o) != spli_unit(p) || spli_cover(o) != spli_cover(p) || o->ragged != p->ragged))
                 return spli_error(SPL_EARG, "axes '%s' and '%s' split dimension %d in different units (%lld and %lld); "
                                   "axes that share a dimension split the same units", l->axis_name[b], l->axis_name[a],
                                   p->dim + 1, (long long)spli_unit(o), (long long)spli_unit(p));
@@ -383,13 +430,19 @@ spl_status spl_layout_check(const spl_layout *l) {
     return spli_ok();
 }
 
+static int same_documents(const spl_documents *a, const spl_documents *b) {
+    if (!a || !b) return a == b;
+    return a->n == b->n && !memcmp(a->begins, b->begins, (size_t)a->n * sizeof *a->begins);
+}
+
 /* Does axis a do the same in both? An axis of one rank never does anything. */
 static int same_placement(const spl_layout *x, const spl_layout *y, int a) {
     const spl_placement *p = &x->axes[a], *q = &y->axes[a];
     if (x->axis_size[a] == 1) return 1;
     if (p->place != q->place) return 0;
     return p->place != SPL_SHARD || (p->dim == q->dim && p->scheme == q->scheme && spli_unit(p) == spli_unit(q) &&
-                                     spli_cover(p) == spli_cover(q));
+                                     spli_cover(p) == spli_cover(q) && p->ragged == q->ragged &&
+                                     same_documents(p->documents, q->documents));
 }
 
 /* Axes (of more than one rank) that split the dimension, outermost first. */

@@ -36,7 +36,8 @@ static int to_int(const char *word, int64_t *out) {
 static spl_status bad(const char *text, const char *at) {
     return spli_error(SPL_EARG,
                       "layout '%.120s' is not understood at '%.40s'; write axis=replicate, axis=partial or "
-                      "axis=shard(DIM[,contiguous|zigzag|striped][,unit:N][,cover:N][,nest:N]), separated by commas",
+                      "axis=shard(DIM[,contiguous|zigzag|striped][,unit:N][,ragged][,cover:N][,nest:N]), separated by "
+                      "commas",
                       text, *at ? at : "its end");
 }
 
@@ -54,6 +55,7 @@ static spl_status parse_shard(const char *text, const char **s, spl_placement *p
         int known = 0;
         for (int k = 0; k < 3; k++)
             if (!strcmp(word, scheme_names[k])) p->scheme = (spl_scheme)k, known = 1;
+        if (!strcmp(word, "ragged")) p->ragged = known = 1;
         if (known) continue;
         char number[SPL_NAME_BYTES];
         if (!take_char(s, ':') || !take_word(s, number, sizeof number) || !to_int(number, &value)) return bad(text, at);
@@ -125,7 +127,9 @@ int spl_layout_format(const spl_layout *l, char *out, size_t n) {
         }
         PUT("shard(%d", p->dim + 1);
         if (p->scheme != SPL_CONTIGUOUS) PUT(",%s", scheme_names[p->scheme]);
+        if (p->documents) PUT(" of %d documents", p->documents->n); /* not to be read back: the mask knows them */
         if (spli_unit(p) > 1) PUT(",unit:%lld", (long long)p->unit);
+        if (p->ragged) PUT(",ragged");
         if (spli_cover(p) > 1) PUT(",cover:%lld", (long long)p->cover);
         int sharing[SPL_MAX_AXES]; /* the order matters only where axes share a dimension */
         if (p->nest && spli_layout_nesting(l, p->dim, sharing) > 1) PUT(",nest:%d", p->nest);

@@ -194,8 +194,50 @@ void spli_mesh_coords(const spl_mesh_spec *spec, int rank, int *coords) {
 static void mesh_free(spl_mesh *m) {
     for (int a = 0; a < m->spec.naxes; a++)
         if (m->comm[a]) m->comm[a]->ops->close(m->comm[a]);
+    for (int r = 0; r < SPL_ROLE_COUNT; r++)
+        if (m->joined[r]) m->joined[r]->ops->close(m->joined[r]);
     m->rt->counters.live_meshes--;
     free(m);
+}
+
+/* Axes of more than one rank with this role, in mesh order. */
+static int axes_of(const spl_mesh_spec *spec, spl_role role, int *axes) {
+    int n = 0;
+    for (int a = 0; a < spec->naxes; a++)
+        if (spec->axes[a].role == role && spec->axes[a].size > 1) axes[n++] = a;
+    return n;
+}
+
+/* The comm of this rank's group along the given axes; the last varies fastest, so ranks rise. */
+static spl_status open_group(spl_mesh *m, const int *axes, int naxes, int *members, spl_comm **out) {
+    char name[4 * SPL_NAME_BYTES] = "";
+    int at[SPL_MAX_AXES], n = 1;
+    memcpy(at, m->coords, sizeof at);
+    for (int i = 0; i < naxes; i++) {
+        n *= m->spec.axes[axes[i]].size;
+        snprintf(name + strlen(name), sizeof name - strlen(name), "%s%s", i ? "*" : "", m->spec.axes[axes[i]].name);
+    }
+    for (int c = 0; c < n; c++) {
+        for (int i = naxes - 1, rest = c; i >= 0; rest /= m->spec.axes[axes[i--]].size)
+            at[axes[i]] = rest % m->spec.axes[axes[i]].size;
+        members[c] = spli_mesh_member(&m->spec, at);
+    }
+    /* Groups along the same axes differ in their members, so they may share an id: it is the same on every rank. */
+    return spli_comm_group(m->rt, members, n, name, m->rt->next_comm_id++, out);
+}
+
+spl_status spli_mesh_group(const spl_mesh *m, spl_role role, const int *axes, int naxes, spl_comm **out) {
+    int own[SPL_MAX_AXES];
+    *out = naxes == 1 ? m->comm[axes[0]] : NULL;
+    if (naxes > 1 && m->joined[role] && axes_of(&m->spec, role, own) == naxes &&
+        !memcmp(own, axes, (size_t)naxes * sizeof *axes))
+        *out = m->joined[role];
+    if (*out) return spli_ok();
+    return spli_error(
+        SPL_EARG,
+        "the sequence is split along %d axes that do not all have the role %s; give them that role in the "
+        "mesh, or use one axis",
+        naxes, role ? spl_role_name(role) : "ring or gather");
 }
 
 spl_status spl_mesh_create(spl_runtime *rt, const spl_mesh_spec *spec, spl_mesh **out) {
@@ -217,16 +259,11 @@ spl_status spl_mesh_create(spl_runtime *rt, const spl_mesh_spec *spec, spl_mesh 
     m->spec = *spec;
     rt->counters.live_meshes++;
     spli_mesh_coords(spec, rt->rank, m->coords);
-    for (int a = 0; a < spec->naxes; a++) {
-        int at[SPL_MAX_AXES];
-        memcpy(at, m->coords, sizeof at);
-        for (int c = 0; c < spec->axes[a].size; c++) {
-            at[a] = c;
-            members[c] = spli_mesh_member(spec, at);
-        }
-        /* Groups of one axis differ in their members, so they may share an id: it is the same on every rank. */
-        SPL_GO(spli_comm_group(rt, members, spec->axes[a].size, spec->axes[a].name, rt->next_comm_id++, &m->comm[a]),
-               done);
+    for (int a = 0; a < spec->naxes; a++) SPL_GO(open_group(m, &a, 1, members, &m->comm[a]), done);
+    static const spl_role travelled[] = {SPL_ROLE_RING, SPL_ROLE_GATHER, SPL_ROLE_HIERARCHICAL};
+    for (int r = 0; r < 3; r++) {
+        int axes[SPL_MAX_AXES], n = axes_of(spec, travelled[r], axes);
+        if (n > 1) SPL_GO(open_group(m, axes, n, members, &m->joined[travelled[r]]), done);
     }
     *out = m;
 done:

@@ -62,8 +62,8 @@ spl_status spli_activate(spl_tensor *x, spl_tensor *bias, spl_tensor *up, spl_ac
  * and with `wide` y is f32: between the halves of a block the residual is not rounded. */
 spl_status spli_residual(spl_tensor *x, spl_tensor *bias, spl_tensor *residual, spli_dropout dropout, int wide,
                          spl_tensor **y, spl_tensor **mask);
-/* x [batch, seq, heads, head_dim], half pairing */
-spl_status spli_rope(spl_tensor *x, double theta, spl_tensor **y);
+/* x [batch, seq, heads, head_dim], half pairing; positions count from the begin of each document (NULL: of one) */
+spl_status spli_rope(spl_tensor *x, double theta, const spl_documents *documents, spl_tensor **y);
 
 extern const spli_op spli_op_linear, spli_op_norm, spli_op_act, spli_op_residual, spli_op_add, spli_op_rope,
     spli_op_embed, spli_op_nll, spli_op_attention;

@@ -64,6 +64,9 @@ double spli_now(void); /* seconds, monotonic */
 /* [collective over c] With checking on: all members exchange what they are about to do and compare before data moves.
  * Errors: SPL_EDISAGREE naming rank, call, site and the others' calls; SPL_ESTALL naming the ranks that never came. */
 spl_status spli_agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll);
+/* [collective over c] Whether all members made the same plan, by its hash; with checking on or off. SPL_EDISAGREE on
+ * all where not, and then nothing has moved. */
+spl_status spli_agree_plan(spl_runtime *rt, spl_comm *c, uint64_t hash);
 /* [collective over c] Agreement (when on), counting, start. Every data collective of core goes through here. */
 spl_status spli_comm_start(spl_runtime *rt, spl_comm *c, const spl_coll *coll, spl_request **out);
 /* [collective over c] Start and wait. */

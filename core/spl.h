@@ -201,18 +201,27 @@ int spl_mesh_format(const spl_mesh_spec *spec, char *out, size_t n);
 typedef enum spl_place { SPL_REPLICATE, SPL_SHARD, SPL_PARTIAL } spl_place;
 typedef enum spl_scheme { SPL_CONTIGUOUS, SPL_ZIGZAG, SPL_STRIPED } spl_scheme; /* names: contiguous zigzag striped */
 
+/* Packed documents: where each begins, rising from 0; the last ends with the sequence. */
+typedef struct spl_documents {
+    int n;
+    int64_t begins[];
+} spl_documents;
+
 /* What one mesh axis does to a tensor.
  * shard: dimension `dim` is cut into units of `unit` elements (a head of head_dim elements is one unit), and the units
  * are split balanced. `cover` > 1 says that each unit stands for `cover` finer ones (query heads per KV head): the
  * finer ones are split, and a rank holds every unit that one of its finer ones needs, so neighbours may overlap; the
  * lowest holder owns. `nest`: where several axes split one dimension, the axis with the lower nest is the outer one
- * (ties: mesh order); an inner axis splits the outer's local list contiguously. */
+ * (ties: mesh order); an inner axis splits the outer's local list by its own scheme. `ragged`: units need not divide
+ * the dimension; the last is shorter. `documents`: zigzag of each document by itself (the list outlives the layout). */
 typedef struct spl_placement {
     spl_place place;
     int dim;
     spl_scheme scheme;
     int64_t unit, cover; /* 0 means 1 */
     int nest;
+    int ragged;
+    const spl_documents *documents; /* NULL: the dimension is one */
 } spl_placement;
 
 /* Who holds what: pure data, no mesh pointer, so that it can be worked out for any rank of any mesh. */
@@ -238,6 +247,38 @@ int spl_layout_equal(const spl_layout *a, const spl_layout *b); /* same placemen
  * Returns how many there are; writes at most `max` of them. */
 int spl_layout_segments(const spl_layout *l, const int *coords, int dim, spl_segment *out, int max);
 int64_t spl_layout_local_size(const spl_layout *l, const int *coords, int dim);
+
+/* ---------------------------------------------------------------- masks (attn_mask.c) */
+
+typedef enum spl_slice_kind { /* the slices of MagiAttention */
+    SPL_SLICE_FULL,    /* every pair of the rectangle */
+    SPL_SLICE_CAUSAL,  /* k - k_end <= q - q_end: aligned at the bottom right corner */
+    SPL_SLICE_INVERSE, /* k - k_begin >= q - q_begin: aligned at the top left corner */
+    SPL_SLICE_BOTH     /* both bounds: a diagonal band */
+} spl_slice_kind;
+
+typedef struct spl_slice { /* queries [q_begin, q_end), keys [k_begin, k_end), global indices */
+    int64_t q_begin, q_end, k_begin, k_end;
+    spl_slice_kind kind;
+} spl_slice;
+
+/* Who sees whom in attention; immutable, counted references. With more keys than queries the last of both stand at the
+ * same place. */
+typedef struct spl_mask spl_mask;
+/* [local] "causal", "full", "window:W" (the last W keys, itself included), "docs:N,N,..." (causal within documents of
+ * these lengths, which must sum to the sequence), "prefix:N" (the first N keys are seen by all, the rest causal),
+ * "padding:N" (only the first N tokens count; causal). SPL_EUSAGE for anything else. */
+spl_status spl_mask_parse(const char *text, spl_mask **out);
+/* [local] Any list of slices inside seq_q queries and seq_k keys that shows no pair twice; copied. */
+spl_status spl_mask_from_slices(const spl_slice *slices, int n, int64_t seq_q, int64_t seq_k, spl_mask **out);
+void spl_mask_retain(spl_mask *m);
+void spl_mask_release(spl_mask *m);
+int spl_mask_format(const spl_mask *m, char *out, size_t n); /* the notation above; returns the length it needs */
+/* [local] The slices for these lengths (free the list), and how many (query, key) pairs they show. SPL_EUSAGE where the
+ * mask does not fit the lengths. */
+spl_status spl_mask_slices(const spl_mask *m, int64_t seq_q, int64_t seq_k, spl_slice **out, int *n, int64_t *pairs);
+/* Where documents begin; NULL where the mask knows of none. Lives as long as the mask. */
+const spl_documents *spl_mask_documents(const spl_mask *m);
 
 /* ---------------------------------------------------------------- tensor */
 
@@ -336,7 +377,8 @@ typedef struct spl_block_config {
     spl_activation act;
     int gated;              /* SwiGLU: act(gate) * up */
     double rope_theta;      /* 0: no RoPE */
-    int causal;
+    int causal;             /* without a mask: causal or full */
+    spl_mask *mask;         /* NULL: by `causal`. The block retains it. */
     double dropout_attention, dropout_hidden;
     uint64_t seed;          /* weights and dropout */
     int instance;           /* which block of a model: tells its weights and masks apart */
@@ -347,9 +389,18 @@ typedef struct spl_block_config {
 spl_status spl_block_create(spl_runtime *rt, const spl_block_config *config, spl_block **out);
 void spl_block_release(spl_block *b);
 void spl_block_retain(spl_block *b);
+
+/* How the sequence is dealt out along the axes that split it, and the chunks of hierarchical attention. */
+typedef struct spl_schedule {
+    spl_scheme scheme; /* of ring and gather axes, and of ulysses where there are none */
+    int64_t chunk;     /* tokens (0: 1024) */
+    int64_t summaries; /* of each chunk (0: 1) */
+} spl_schedule;
+
 /* [collective] Chooses layouts from the roles of the mesh's axes and makes the weights (normal, 0.02; by global index).
- */
-spl_status spl_block_schedule(spl_block *b, spl_mesh *mesh);
+ * `options` may be NULL: all 0. SPL_EUSAGE for what cannot be, with the nearest mesh that works. */
+spl_status spl_block_schedule(spl_block *b, spl_mesh *mesh, const spl_schedule *options);
+const spl_schedule *spl_block_schedule_of(const spl_block *b);
 const spl_block_config *spl_block_config_of(const spl_block *b);
 spl_mesh *spl_block_mesh(const spl_block *b);
 /* [local] Weights by name, in a fixed order: ln0_gamma ln0_beta mha_linear0_weight mha_linear0_bias (or mha_q/k/v_...)

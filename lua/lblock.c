@@ -4,7 +4,8 @@
 #include "lspl.h"
 
 static const char *const fields[] = {"config", "mesh",    "schedule", "params",      "param",   "input", "forward",
-                                     "flops",  "explain", "check",    "dropout_key", "release", NULL};
+                                     "flops",  "explain", "check",    "dropout_key", "release", "plan",
+                                     NULL};
 
 static spl_block **to_block(lua_State *L, int index) { return (spl_block **)lspl_to_object(L, index, LSPL_BLOCK); }
 
@@ -47,10 +48,11 @@ static const char *const activations[] = {"none", "gelu_tanh", "gelu_erf", "silu
 static int block_new(lua_State *L) {
     static const char *const options[] = {
         "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "eps", "qkv", "bias", "qkv_bias", "out_bias",
-        "mlp_bias", "act", "gated", "rope_theta", "causal", "dropout", "dropout_attention", "dropout_hidden", "seed",
-        "instance", "dtype", NULL};
+        "mlp_bias", "act", "gated", "rope_theta", "causal", "mask", "dropout", "dropout_attention", "dropout_hidden",
+        "seed", "instance", "dtype", NULL};
     static const char function[] = "block";
     const int at = 1;
+    lspl_enter(L, 1);
     lspl_known_fields(L, at, function, options);
     spl_block_config c;
     memset(&c, 0, sizeof c);
@@ -85,6 +87,11 @@ static int block_new(lua_State *L) {
                                               c.gated ? SPL_ACT_SILU : SPL_ACT_GELU_TANH);
     c.rope_theta = lspl_field_number(L, at, function, "rope_theta", 0.0);
     c.causal = lspl_field_boolean(L, at, function, "causal", 1);
+    if (lspl_raw_field(L, at, "mask") != LUA_TNIL) c.mask = lspl_mask_argument(L, -1, function, "mask");
+    if (c.mask && lspl_raw_field(L, at, "causal") != LUA_TNIL) {
+        lspl_raisef(L, SPL_EUSAGE, "block: mask and causal were both given; mask = \"causal\" and mask = \"full\" say "
+                                   "the same as causal");
+    }
     double dropout = lspl_field_number(L, at, function, "dropout", 0.0);
     if (!(dropout >= 0 && dropout < 1)) { /* by the name that was given; core sees the two it stands for */
         lspl_raisef(L, SPL_EUSAGE,
@@ -151,16 +158,34 @@ static void push_config(lua_State *L, const spl_block_config *c) {
         lua_pushstring(L, texts[i].value);
         lua_setfield(L, -2, texts[i].name);
     }
+    if (c->mask) {
+        lspl_push_mask(L, c->mask);
+        lua_setfield(L, -2, "mask");
+    }
     lspl_record(L);
 }
 
-/* block:schedule(mesh) [collective] -> block */
+/* block:schedule(mesh [, {scheme=, chunk=, summaries=}]) [collective] -> block */
 static int block_schedule(lua_State *L) {
-    lspl_enter(L, 2);
-    spl_block *b = check_block(L, 1, "block:schedule");
-    spl_mesh *m = lspl_check_mesh(L, 2, "block:schedule", "mesh");
+    lspl_enter(L, 3);
+    static const char *const options[] = {"scheme", "chunk", "summaries", NULL};
+    static const char *const schemes[] = {"contiguous", "zigzag", "striped", NULL};
+    static const char function[] = "block:schedule";
+    spl_block *b = check_block(L, 1, function);
+    spl_mesh *m = lspl_check_mesh(L, 2, function, "mesh");
+    spl_schedule s = {SPL_CONTIGUOUS, 0, 0};
+    if (!lua_isnoneornil(L, 3)) {
+        lspl_known_fields(L, 3, function, options);
+        s.scheme = (spl_scheme)lspl_field_choice(L, 3, function, "scheme", schemes, SPL_CONTIGUOUS);
+        s.chunk = lspl_field_integer(L, 3, function, "chunk", 1024);
+        s.summaries = lspl_field_integer(L, 3, function, "summaries", 1);
+        if (s.chunk < 1 || s.summaries < 1) {
+            lspl_raisef(L, SPL_EUSAGE, "block:schedule: %s is %lld; it must be 1 or more",
+                        s.chunk < 1 ? "chunk" : "summaries", (long long)(s.chunk < 1 ? s.chunk : s.summaries));
+        }
+    }
     lspl_collective(L, "schedule");
-    lspl_check(L, spl_block_schedule(b, m));
+    lspl_check(L, spl_block_schedule(b, m, &s));
     lspl_account(L);
     lua_settop(L, 1);
     return 1;
@@ -455,6 +480,24 @@ static int block_check(lua_State *L) {
 
 /* ---- fields; upvalue 1: the methods */
 
+/* {scheme =, chunk =, summaries =, role =}: how the sequence is dealt out; nil before schedule. */
+static void push_schedule(lua_State *L, const spl_block *b) {
+    static const char *const schemes[] = {"contiguous", "zigzag", "striped"};
+    const spl_schedule *s = spl_block_schedule_of(b);
+    if (!spl_block_mesh(b)) {
+        lua_pushnil(L);
+        return;
+    }
+    lua_createtable(L, 0, 3);
+    lua_pushstring(L, schemes[s->scheme]);
+    lua_setfield(L, -2, "scheme");
+    lua_pushinteger(L, (lua_Integer)s->chunk);
+    lua_setfield(L, -2, "chunk");
+    lua_pushinteger(L, (lua_Integer)s->summaries);
+    lua_setfield(L, -2, "summaries");
+    lspl_record(L);
+}
+
 static int block_index(lua_State *L) {
     lua_pushvalue(L, 2);
     if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL) return 1;
@@ -463,6 +506,8 @@ static int block_index(lua_State *L) {
     spl_block *b = check_block(L, 1, "block");
     if (!strcmp(key, "config")) {
         push_config(L, spl_block_config_of(b));
+    } else if (!strcmp(key, "plan")) {
+        push_schedule(L, b);
     } else if (!strcmp(key, "mesh")) {
         if (spl_block_mesh(b))
             lspl_push_mesh(L, spl_block_mesh(b));

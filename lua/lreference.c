@@ -86,6 +86,56 @@ static const int64_t *rows_field(lua_State *L, int at, const char *function, int
     return rows;
 }
 
+/* A list of {q_begin=, q_end=, k_begin=, k_end=, kind=}: half-open ranges counted from 0, as in backend.h. */
+static const spl_ref_slice *slices_field(lua_State *L, int at, const char *f, int64_t seq_q, int64_t seq_k, int *n) {
+    static const char *const kinds[] = {"full", "causal", "inverse", "both", NULL};
+    static const char *const fields[] = {"q_begin", "q_end", "k_begin", "k_end", "kind", NULL};
+    luaL_checkstack(L, 8, "slices");
+    if (lspl_raw_field(L, at, "slices") == LUA_TNIL) { /* everything sees everything */
+        spl_ref_slice *one = lua_newuserdatauv(L, sizeof *one, 0);
+        *one = (spl_ref_slice){0, seq_q, 0, seq_k, 0};
+        *n = 1;
+        return one;
+    }
+    if (!lua_istable(L, -1)) lspl_bad_argument(L, f, "slices", "a list of slices", -1);
+    *n = (int)lua_rawlen(L, -1);
+    spl_ref_slice *s = lua_newuserdatauv(L, sizeof *s * (size_t)(*n ? *n : 1), 0);
+    for (int i = 0; i < *n; i++) {
+        lua_rawgeti(L, -2, i + 1);
+        lspl_known_fields(L, -1, f, fields);
+        s[i].q_begin = lspl_field_integer(L, -1, f, "q_begin", 0);
+        s[i].q_end = lspl_field_integer(L, -1, f, "q_end", seq_q);
+        s[i].k_begin = lspl_field_integer(L, -1, f, "k_begin", 0);
+        s[i].k_end = lspl_field_integer(L, -1, f, "k_end", seq_k);
+        s[i].kind = lspl_field_choice(L, -1, f, "kind", kinds, 0);
+        if (s[i].q_begin < 0 || s[i].q_end > seq_q || s[i].k_begin < 0 || s[i].k_end > seq_k) {
+            lspl_raisef(L, SPL_EARG, "%s: slice %d reaches outside the %lld queries or %lld keys", f, i + 1,
+                        (long long)seq_q, (long long)seq_k);
+        }
+        lua_pop(L, 1);
+    }
+    return s;
+}
+
+/* Positions for RoPE, counted from 0: a userdata on the stack; NULL where absent. */
+static const int64_t *positions_field(lua_State *L, int at, const char *function, int64_t seq) {
+    if (lspl_raw_field(L, at, "positions") == LUA_TNIL) {
+        lua_pop(L, 1);
+        return NULL;
+    }
+    if (!lua_istable(L, -1) || (int64_t)lua_rawlen(L, -1) != seq) {
+        lspl_bad_argument(L, function, "positions", "a list of as many positions as the sequence has tokens", -1);
+    }
+    int64_t *list = lua_newuserdatauv(L, sizeof *list * (size_t)(seq ? seq : 1), 0);
+    for (int64_t i = 0; i < seq; i++) {
+        lua_rawgeti(L, -2, (lua_Integer)i + 1);
+        list[i] = lspl_integer(L, -1, function, "positions");
+        lua_pop(L, 1);
+    }
+    lua_remove(L, -2);
+    return list;
+}
+
 /* One array that the reference writes: where its pointer goes, its shape and, after the call, its values. */
 typedef struct output {
     const char *name;
@@ -122,7 +172,8 @@ static int reference_block(lua_State *L) {
     static const char f[] = "reference.block";
     static const char *const options[] = {
         "batch", "seq", "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "eps", "interleaved_qkv", "act",
-        "gated", "rope_theta", "causal", "p_attention", "p_hidden", "key_attention", "key_hidden0", "key_hidden1",
+        "gated", "rope_theta", "causal", "slices", "positions", "chunk", "summaries", "p_attention",
+        "p_hidden", "key_attention", "key_hidden0", "key_hidden1",
         "rows", "x", "ln0_gamma", "ln0_beta", "ln1_gamma", "ln1_beta", "wqkv", "bqkv", "wq", "bq", "wk", "bk", "wv",
         "bv", "wo", "bo", "w1", "b1", "wg", "bg", "w2", "b2", NULL};
     static const char *const norms[] = {"layer", "rms", NULL};
@@ -146,6 +197,11 @@ static int reference_block(lua_State *L) {
     a.gated = lspl_field_boolean(L, at, f, "gated", 0);
     a.rope_theta = lspl_field_number(L, at, f, "rope_theta", 0.0);
     a.causal = lspl_field_boolean(L, at, f, "causal", 1);
+    if (lspl_raw_field(L, at, "slices") != LUA_TNIL) a.slices = slices_field(L, at, f, a.seq, a.seq, &a.nslices);
+    else lua_pop(L, 1);
+    a.positions = positions_field(L, at, f, a.seq);
+    a.chunk = lspl_field_integer(L, at, f, "chunk", 0);
+    a.summaries = lspl_field_integer(L, at, f, "summaries", 1);
     a.p_attention = lspl_field_number(L, at, f, "p_attention", 0.0);
     a.p_hidden = lspl_field_number(L, at, f, "p_hidden", 0.0);
     a.key_attention = key_field(L, at, f, "key_attention");
@@ -215,41 +271,12 @@ static int reference_block(lua_State *L) {
     return push_results(L, out, n);
 }
 
-/* A list of {q_begin=, q_end=, k_begin=, k_end=, kind=}: half-open ranges counted from 0, as in backend.h. */
-static const spl_ref_slice *slices_field(lua_State *L, int at, const char *f, int64_t seq_q, int64_t seq_k, int *n) {
-    static const char *const kinds[] = {"full", "causal", "inverse", "both", NULL};
-    static const char *const fields[] = {"q_begin", "q_end", "k_begin", "k_end", "kind", NULL};
-    if (lspl_raw_field(L, at, "slices") == LUA_TNIL) { /* everything sees everything */
-        spl_ref_slice *one = lua_newuserdatauv(L, sizeof *one, 0);
-        *one = (spl_ref_slice){0, seq_q, 0, seq_k, 0};
-        *n = 1;
-        return one;
-    }
-    if (!lua_istable(L, -1)) lspl_bad_argument(L, f, "slices", "a list of slices", -1);
-    *n = (int)lua_rawlen(L, -1);
-    spl_ref_slice *s = lua_newuserdatauv(L, sizeof *s * (size_t)(*n ? *n : 1), 0);
-    for (int i = 0; i < *n; i++) {
-        lua_rawgeti(L, -2, i + 1);
-        lspl_known_fields(L, -1, f, fields);
-        s[i].q_begin = lspl_field_integer(L, -1, f, "q_begin", 0);
-        s[i].q_end = lspl_field_integer(L, -1, f, "q_end", seq_q);
-        s[i].k_begin = lspl_field_integer(L, -1, f, "k_begin", 0);
-        s[i].k_end = lspl_field_integer(L, -1, f, "k_end", seq_k);
-        s[i].kind = lspl_field_choice(L, -1, f, "kind", kinds, 0);
-        if (s[i].q_begin < 0 || s[i].q_end > seq_q || s[i].k_begin < 0 || s[i].k_end > seq_k) {
-            lspl_raisef(L, SPL_EARG, "%s: slice %d reaches outside the %lld queries or %lld keys", f, i + 1,
-                        (long long)seq_q, (long long)seq_k);
-        }
-        lua_pop(L, 1);
-    }
-    return s;
-}
-
 /* spl.reference.attention{...} -> {out = [b, n, heads, head_dim], lse = [b, heads, n]} [local] */
 static int reference_attention(lua_State *L) {
     static const char f[] = "reference.attention";
-    static const char *const options[] = {"batch", "heads", "kv_heads", "seq_q", "seq_k",  "head_dim", "q", "k",
-                                          "v",     "scale", "p",        "key",   "slices", "rows",     NULL};
+    static const char *const options[] = {"batch", "heads", "kv_heads", "seq_q", "seq_k",     "head_dim", "q",
+                                          "k",     "v",     "scale",    "p",     "key",       "slices",   "rows",
+                                          "chunk", "summaries", "causal", NULL};
     const int at = 1;
     lspl_enter(L, 1);
     lspl_known_fields(L, at, f, options);
@@ -274,6 +301,9 @@ static int reference_attention(lua_State *L) {
     a.k = array_field(L, at, f, "k", nk, 1);
     a.v = array_field(L, at, f, "v", nk, 1);
     a.slices = slices_field(L, at, f, a.seq_q, a.seq_k, &a.nslices);
+    a.chunk = lspl_field_integer(L, at, f, "chunk", 0);
+    a.summaries = lspl_field_integer(L, at, f, "summaries", 1);
+    a.causal = lspl_field_boolean(L, at, f, "causal", 1);
     a.rows = rows_field(L, at, f, a.seq_q, &a.nrows);
     output out[2];
     a.out = push_output(L, f, &out[0], "out", SPL_F64, 4, a.batch, a.nrows, a.heads, a.head_dim);

@@ -12,6 +12,7 @@
 #define LSPL_MESH "spl.mesh"
 #define LSPL_LAYOUT "spl.layout"
 #define LSPL_BLOCK "spl.block"
+#define LSPL_MASK "spl.mask"
 #define LSPL_SAFETENSORS "spl.safetensors"
 
 /* host.c: one runtime a state */
@@ -67,6 +68,11 @@ int lspl_axis(lua_State *L, int index, const char *function, spl_mesh *m); /* th
 /* A layout of `mesh` for this shape, given as a layout object or in the notation of spl_layout_parse. */
 void lspl_layout_argument(lua_State *L, int index, const char *function, const spl_mesh_spec *mesh, int ndim,
                           const int64_t *shape, spl_layout *out);
+
+/* lmask.c */
+void lspl_push_mask(lua_State *L, spl_mask *m); /* retains m */
+/* A mask, given as one, as its notation or as a list of slices; pushes the mask that holds it. */
+spl_mask *lspl_mask_argument(lua_State *L, int index, const char *function, const char *argument);
 
 /* lfields.c: option tables. Getters leave the stack as it was; an absent key gives the fallback. Strings given back
  * stay valid while the table is. */
@@ -131,6 +137,7 @@ void lspl_open_trace(lua_State *L);    /* spl.trace_start, trace_write ... (ltra
 void lspl_open_file(lua_State *L);     /* core.read_file, core.exists (lfile.c) */
 void lspl_open_mesh(lua_State *L);
 void lspl_open_layout(lua_State *L);
+void lspl_open_mask(lua_State *L);
 void lspl_open_tensor(lua_State *L);
 void lspl_open_ops(lua_State *L);
 void lspl_open_block(lua_State *L);

@@ -4,9 +4,10 @@
 
 static spl_status check(const spl_pool_args *a) {
     int64_t size;
-    SPL_TRY(splk_need_float("pool", a->dtype));
+    if (!spl_dtype_is_float(a->dtype)) SPL_TRY(splk_need_float("pool", a->dtype)); /* 16-bit floats too */
     if (a->batch < 0 || a->seq < 0 || a->heads < 0 || a->head_dim < 0 || a->ngroups < 0 ||
-        !splk_mul(a->batch, a->ngroups, &size) || !splk_mul(size, a->heads, &size) || !splk_mul(size, a->head_dim, &size))
+        !splk_mul(a->batch, a->ngroups, &size) || !splk_mul(size, a->heads, &size) ||
+        !splk_mul(size, a->head_dim, &size))
         return spli_error(SPL_EARG, "pool: batch %lld, rows %lld, heads %lld, head_dim %lld, %lld groups are not sizes",
                           (long long)a->batch, (long long)a->seq, (long long)a->heads, (long long)a->head_dim,
                           (long long)a->ngroups);
@@ -16,8 +17,8 @@ static spl_status check(const spl_pool_args *a) {
     for (int64_t g = 0; g < a->ngroups; g++) {
         const spl_segment *s = &a->groups[g];
         if (s->start < 0 || s->length < 1 || s->start > a->seq - s->length)
-            return spli_error(SPL_EARG, "pool: group %lld is rows %lld+%lld of %lld", (long long)g,
-                              (long long)s->start, (long long)s->length, (long long)a->seq);
+            return spli_error(SPL_EARG, "pool: group %lld is rows %lld+%lld of %lld", (long long)g, (long long)s->start,
+                              (long long)s->length, (long long)a->seq);
     }
     return spli_ok();
 }

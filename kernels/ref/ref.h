@@ -49,6 +49,19 @@ spl_status splk_ref_nll(void *ctx, spl_queue *q, const spl_nll_args *a);
 spl_status splk_ref_pieces(void *ctx, spl_queue *q, const spl_attn_args *a);
 spl_status splk_ref_pool(void *ctx, spl_queue *q, const spl_pool_args *a);
 
+/* ref_chunks.c: one query and head of hierarchical attention; 0 when memory is short */
+typedef struct splk_ref_chunk_query {
+    const double *q, *k, *v;           /* q [head_dim]; row t of k and v at t * stride */
+    int64_t stride, seq, head_dim, row; /* of the query */
+    int64_t chunk, summaries;
+    int causal;
+    double scale;
+} splk_ref_chunk_query;
+int splk_ref_chunk_attention(const splk_ref_chunk_query *a, double *out, double *lse);
+
+/* ref_attention.c */
+int splk_ref_shows(const spl_ref_slice *slices, int n, int64_t q, int64_t k);
+
 /* ref_attention.c, ref_block.c: the whole references */
 spl_status splk_ref_attention(const spl_ref_attention_args *a);
 spl_status splk_ref_block(const spl_ref_block_args *a);

@@ -13,19 +13,29 @@ static int shows(const spl_ref_slice *s, int64_t q, int64_t k) {
     }
 }
 
+int splk_ref_shows(const spl_ref_slice *slices, int n, int64_t q, int64_t k) {
+    for (int s = 0; s < n; s++)
+        if (shows(&slices[s], q, k)) return 1;
+    return 0;
+}
+
 /* Row `i` of the output (query row `q` of the sequence) for one batch item and head; `score` has room for seq_k. */
-static void attend(const spl_ref_attention_args *a, int64_t b, int64_t h, int64_t i, double *score) {
+static int attend(const spl_ref_attention_args *a, int64_t b, int64_t h, int64_t i, double *score) {
     int64_t q = a->rows ? a->rows[i] : i, rows = a->rows ? a->nrows : a->seq_q, d = a->head_dim;
     int64_t kv = h / (a->heads / a->kv_heads);
     const double *query = a->q + ((b * a->seq_q + q) * a->heads + h) * d;
     double *out = a->out + ((b * rows + i) * a->heads + h) * d;
     double largest = -INFINITY, total = 0;
     int64_t seen = 0;
+    if (a->chunk > 0) {
+        splk_ref_chunk_query one = {query, a->k + (b * a->seq_k * a->kv_heads + kv) * d,
+                                    a->v + (b * a->seq_k * a->kv_heads + kv) * d, a->kv_heads * d, a->seq_k, d, q,
+                                    a->chunk, a->summaries, a->causal, a->scale};
+        return splk_ref_chunk_attention(&one, out, &a->lse[(b * a->heads + h) * rows + i]);
+    }
     for (int64_t k = 0; k < a->seq_k; k++) {
         score[k] = NAN; /* marks what is hidden: a visible score may be NaN too, and then the row is NaN anyway */
-        int visible = 0;
-        for (int s = 0; s < a->nslices && !visible; s++) visible = shows(&a->slices[s], q, k);
-        if (!visible) continue;
+        if (!splk_ref_shows(a->slices, a->nslices, q, k)) continue;
         const double *key = a->k + ((b * a->seq_k + k) * a->kv_heads + kv) * d;
         double dot = 0;
         for (int64_t j = 0; j < d; j++) dot += query[j] * key[j];
@@ -33,14 +43,14 @@ static void attend(const spl_ref_attention_args *a, int64_t b, int64_t h, int64_
         if (isnan(score[k])) {
             for (int64_t j = 0; j < d; j++) out[j] = NAN;
             a->lse[(b * a->heads + h) * rows + i] = NAN;
-            return;
+            return 1;
         }
         if (score[k] > largest) largest = score[k];
         seen++;
     }
     for (int64_t j = 0; j < d; j++) out[j] = 0;
     a->lse[(b * a->heads + h) * rows + i] = -INFINITY;
-    if (seen == 0) return;
+    if (seen == 0) return 1;
     for (int64_t k = 0; k < a->seq_k; k++)
         if (!isnan(score[k])) total += exp(score[k] - largest);
     for (int64_t k = 0; k < a->seq_k; k++) {
@@ -54,6 +64,7 @@ static void attend(const spl_ref_attention_args *a, int64_t b, int64_t h, int64_
         for (int64_t j = 0; j < d; j++) out[j] += weight * value[j];
     }
     a->lse[(b * a->heads + h) * rows + i] = largest + log(total);
+    return 1;
 }
 
 spl_status splk_ref_attention(const spl_ref_attention_args *a) {
@@ -62,6 +73,11 @@ spl_status splk_ref_attention(const spl_ref_attention_args *a) {
         return spli_error(SPL_EARG,
                           "reference attention: heads %lld must be a multiple of kv_heads %lld and no size negative",
                           (long long)a->heads, (long long)a->kv_heads);
+    if (a->chunk < 0 || (a->chunk > 0 && (a->summaries < 1 || a->seq_q != a->seq_k || a->p > 0)))
+        return spli_error(SPL_EARG,
+                          "reference attention: chunks of %lld with %lld summaries need as many queries as keys and no "
+                          "dropout",
+                          (long long)a->chunk, (long long)a->summaries);
     int64_t rows = a->rows ? a->nrows : a->seq_q;
     for (int64_t i = 0; i < rows && a->rows; i++)
         if (a->rows[i] < 0 || a->rows[i] >= a->seq_q)
@@ -74,7 +90,7 @@ spl_status splk_ref_attention(const spl_ref_attention_args *a) {
         if (!score) failed++;
 #pragma omp for schedule(dynamic, 8)
         for (int64_t n = 0; n < a->batch * a->heads * rows; n++)
-            if (score) attend(a, n / (a->heads * rows), n / rows % a->heads, n % rows, score);
+            if (score) failed += !attend(a, n / (a->heads * rows), n / rows % a->heads, n % rows, score);
         free(score);
     }
     if (failed)

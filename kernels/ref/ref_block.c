@@ -102,21 +102,36 @@ static void project(const spl_ref_block_args *a, int64_t b, const rows_of_item *
     }
 }
 
-/* One head of one wanted row; weight has room for seq. */
-static void attend(const spl_ref_block_args *a, int64_t b, const rows_of_item *s, int64_t h, int64_t i,
+static int64_t position_of(const spl_ref_block_args *a, int64_t row) { return a->positions ? a->positions[row] : row; }
+
+/* One head of one wanted row; weight has room for seq. 0: no memory. */
+static int attend(const spl_ref_block_args *a, int64_t b, const rows_of_item *s, int64_t h, int64_t i,
                    double *weight) {
     int64_t d = a->head_dim, nkv = a->kv_heads * d, row = row_of(a, i), n = wanted(a);
-    int64_t keys = a->causal ? row + 1 : a->seq, kv = h / (a->heads / a->kv_heads);
+    int64_t keys = a->causal && !a->slices ? row + 1 : a->seq, kv = h / (a->heads / a->kv_heads), seen = 0;
     const double *q = s->q + (i * a->heads + h) * d;
     double *out = s->a + (i * a->heads + h) * d, largest = -INFINITY, total = 0;
+    if (a->chunk > 0) {
+        double lse;
+        splk_ref_chunk_query one = {q, s->all_k + kv * d, s->all_v + kv * d, nkv, a->seq, d, row, a->chunk,
+                                    a->summaries, a->causal, 1 / sqrt((double)d)};
+        if (!splk_ref_chunk_attention(&one, out, &lse)) return 0;
+        if (a->sdpa_out) memcpy(a->sdpa_out + ((b * a->heads + h) * n + i) * d, out, (size_t)d * sizeof *out);
+        if (a->sdpa_lse) a->sdpa_lse[(b * a->heads + h) * n + i] = lse;
+        return 1;
+    }
     for (int64_t k = 0; k < keys; k++) {
+        weight[k] = -INFINITY; /* what is hidden weighs exactly nothing */
+        if (a->slices && !splk_ref_shows(a->slices, a->nslices, row, k)) continue;
         weight[k] = dot(q, s->all_k + k * nkv + kv * d, d) / sqrt((double)d);
         if (!(weight[k] <= largest)) largest = weight[k];
+        seen++;
     }
-    for (int64_t k = 0; k < keys; k++) total += weight[k] = exp(weight[k] - largest);
+    for (int64_t k = 0; k < keys && seen; k++) total += weight[k] = exp(weight[k] - largest);
     for (int64_t j = 0; j < d; j++) out[j] = 0;
-    for (int64_t k = 0; k < keys; k++) {
+    for (int64_t k = 0; k < keys && seen; k++) {
         double w = weight[k] / total;
+        if (w == 0) continue;
         if (a->p_attention > 0) {
             int64_t g = ((b * a->heads + h) * a->seq + row) * a->seq + k;
             w *= splk_ref_uniform(a->key_attention, g) < a->p_attention ? 0 : 1 / (1 - a->p_attention);
@@ -124,7 +139,8 @@ static void attend(const spl_ref_block_args *a, int64_t b, const rows_of_item *s
         for (int64_t j = 0; j < d; j++) out[j] += w * s->all_v[k * nkv + kv * d + j];
     }
     if (a->sdpa_out) memcpy(a->sdpa_out + ((b * a->heads + h) * n + i) * d, out, (size_t)d * sizeof *out);
-    if (a->sdpa_lse) a->sdpa_lse[(b * a->heads + h) * n + i] = largest + log(total);
+    if (a->sdpa_lse) a->sdpa_lse[(b * a->heads + h) * n + i] = seen ? largest + log(total) : -INFINITY;
+    return 1;
 }
 
 /* y = residual + dropout(x + bias) on the wanted rows. */
@@ -178,9 +194,9 @@ static int one_item(const spl_ref_block_args *a, int64_t b, const rows_of_item *
     project(a, b, s);
     if (a->rope_theta > 0) {
 #pragma omp parallel for schedule(static)
-        for (int64_t t = 0; t < a->seq; t++) rope(a, s->all_k + t * a->kv_heads * d, t, a->kv_heads);
+        for (int64_t t = 0; t < a->seq; t++) rope(a, s->all_k + t * a->kv_heads * d, position_of(a, t), a->kv_heads);
 #pragma omp parallel for schedule(static)
-        for (int64_t i = 0; i < n; i++) rope(a, s->q + i * a->heads * d, row_of(a, i), a->heads);
+        for (int64_t i = 0; i < n; i++) rope(a, s->q + i * a->heads * d, position_of(a, row_of(a, i)), a->heads);
     }
 #pragma omp parallel reduction(+ : failed)
     {
@@ -188,7 +204,7 @@ static int one_item(const spl_ref_block_args *a, int64_t b, const rows_of_item *
         failed += !weight;
 #pragma omp for schedule(dynamic, 8)
         for (int64_t t = 0; t < a->heads * n; t++)
-            if (weight) attend(a, b, s, t / n, t % n, weight);
+            if (weight) failed += !attend(a, b, s, t / n, t % n, weight);
         free(weight);
     }
     linear(s->a, n, a->heads * d, a->wo, NULL, e, s->linear1, e);
@@ -224,6 +240,11 @@ static spl_status check(const spl_ref_block_args *a) {
     if (!(a->p_attention >= 0 && a->p_attention < 1 && a->p_hidden >= 0 && a->p_hidden < 1))
         return spli_error(SPL_EARG, "reference block: dropout probabilities %g and %g must be in [0, 1)",
                           a->p_attention, a->p_hidden);
+    if (a->chunk < 0 || (a->chunk > 0 && (a->summaries < 1 || a->slices || a->p_attention > 0)))
+        return spli_error(SPL_EARG,
+                          "reference block: chunks of %lld with %lld summaries go with neither slices nor attention "
+                          "dropout",
+                          (long long)a->chunk, (long long)a->summaries);
     for (int64_t i = 0; a->rows && i < a->nrows; i++)
         if (a->rows[i] < 0 || a->rows[i] >= a->seq)
             return spli_error(SPL_EARG, "reference block: sampled row %lld is outside the sequence of %lld",

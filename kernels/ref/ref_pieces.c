@@ -31,7 +31,8 @@ static int64_t gather(const spl_attn_args *a, int64_t b, int64_t h, int64_t row,
             for (int64_t d = 0; d < a->head_dim; d++)
                 dot += splk_ref_get(a->q, a->dtype, element(a->q_strides, b, row, h, d)) *
                        splk_ref_get(a->k, a->dtype, element(a->k_strides, b, p->k0 + j, a->kv_of_head[h], d));
-            double bias = a->key_bias ? splk_ref_get(a->key_bias, a->dtype == SPL_F64 ? SPL_F64 : SPL_F32, p->k0 + j) : 0;
+            spl_dtype t = a->dtype == SPL_F64 ? SPL_F64 : SPL_F32;
+            double bias = a->key_bias ? splk_ref_get(a->key_bias, t, p->k0 + j) : 0;
             list[n++] = (seen){p->k0 + j, q, k, dot * a->scale + bias};
         }
     }

@@ -5,6 +5,7 @@
 ---@class spl.block
 ---@field config table the definition with its defaults filled in; prints a line a field
 ---@field mesh spl.mesh? of its schedule
+---@field plan table? of its schedule: {scheme=, chunk=, summaries=}
 local block = {}
 
 --- [local] Defines a block: of GPT unless said otherwise (LayerNorm, one head-interleaved QKV weight, biases,
@@ -18,19 +19,23 @@ local block = {}
 ---@param o table {hidden=, heads=, kv_heads= (heads), head_dim= (hidden / heads), ffn= (4 hidden), norm= "layer" or
 --- "rms", eps= (1e-5), qkv= "interleaved" or "separate" (the latter where kv_heads differ from heads), bias= (true) or
 --- qkv_bias=, out_bias=, mlp_bias=, act= "gelu_tanh", "gelu_erf", "silu" or "none", gated= (false) act(gate) * up,
---- rope_theta= (0: no RoPE), causal= (true), dropout= (0) or dropout_attention=, dropout_hidden=, seed= of weights and
+--- rope_theta= (0: no RoPE), causal= (true) or mask= a spl.mask or its notation, dropout= (0) or dropout_attention=,
+--- dropout_hidden=, seed= of weights and
 --- dropout, instance= which block of a model, dtype= ("f32"; f64, or bf16 or f16: stored so and computed in f32, the
 --- residual f32 inside)}
 ---@return spl.block
 ---Errors: code "usage" for sizes that do not fit together; "argument" for unknown keys, naming the nearest.
 function spl.block(o) end
 
---- [collective] Chooses layouts from the roles of the mesh's axes (tensor, sequence, data) and makes the weights:
---- normal with deviation 0.02, by global index, gains around 1.
+--- [collective] Chooses layouts from the roles of the mesh's axes (tensor, sequence, data, ring, ulysses, gather,
+--- hierarchical) and makes the weights: normal with deviation 0.02, by global index, gains around 1.
 ---@param mesh spl.mesh
+---@param o? table {scheme= how ring, gather and (where there is neither) ulysses axes deal out the sequence:
+--- "contiguous" (default), "zigzag" or "striped"; chunk= tokens of a chunk (1024) and summaries= of each chunk (1), for
+--- the role hierarchical}
 ---@return spl.block self
----Errors: code "usage" for a role that a block cannot use, naming the nearest mesh that works.
-function block:schedule(mesh) end
+---Errors: code "usage" for roles, schemes or masks that do not go together, naming the nearest mesh that works.
+function block:schedule(mesh, o) end
 
 --- [local] Its weights in a fixed order: { {name=, tensor=}, ... }.
 ---@return table[]

@@ -101,6 +101,33 @@ local function choose_rows(blk, x, wanted)
     return rows
 end
 
+-- What the reference is told of the mask: slices counted from 0, positions in documents, chunks of hierarchical.
+local function attention_of(blk, a)
+    local c, hierarchical = blk.config, false
+    for _, axis in ipairs(blk.mesh.axes) do
+        hierarchical = hierarchical or axis.role == "hierarchical"
+    end
+    if c.mask then
+        a.causal = c.mask.spec ~= "full"
+    end
+    if hierarchical then
+        a.chunk, a.summaries = blk.plan.chunk, blk.plan.summaries
+    elseif c.mask then
+        a.slices = {}
+        for i, s in ipairs(c.mask:slices(a.seq)) do
+            a.slices[i] = { q_begin = s.q[1] - 1, q_end = s.q[2], k_begin = s.k[1] - 1, k_end = s.k[2],
+                kind = s.kind == "inverse-causal" and "inverse" or s.kind }
+        end
+    end
+    local lengths = c.mask and c.mask.spec:match("^docs:(.*)")
+    if lengths then
+        a.positions = {}
+        for length in lengths:gmatch("%d+") do
+            for i = 0, math.tointeger(length) - 1 do a.positions[#a.positions + 1] = i end
+        end
+    end
+end
+
 -- [collective] The reference's results for this rank's rows.
 local function reference(blk, x, rows, step)
     local c = blk.config
@@ -112,6 +139,7 @@ local function reference(blk, x, rows, step)
         key_attention = { blk:dropout_key("attention", step) }, key_hidden0 = { blk:dropout_key("hidden0", step) },
         key_hidden1 = { blk:dropout_key("hidden1", step) }, rows = rows,
     }
+    attention_of(blk, a)
     a.x = x:gather()
     for _, p in ipairs(blk:params()) do
         local name = WEIGHTS[p.name]

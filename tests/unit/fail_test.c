@@ -71,7 +71,7 @@ static spl_status everything(objects *o, const spl_block_config *config) {
     SPL_TRY(spl_mesh_parse("dp=1:data, tp=*:sequence", 1, &spec));
     SPL_TRY(spl_mesh_create(o->rt, &spec, &o->mesh));
     SPL_TRY(spl_block_create(o->rt, config, &o->block));
-    SPL_TRY(spl_block_schedule(o->block, o->mesh));
+    SPL_TRY(spl_block_schedule(o->block, o->mesh, NULL));
     SPL_TRY(spl_block_io_layout(o->block, 2, 9, &io));
     SPL_TRY(spl_tensor_create(o->rt, o->mesh, &io, config->dtype, SPL_MEM_ACTIVATIONS, &o->x));
     SPL_TRY(spl_tensor_random(o->x, SPL_RANDOM_NORMAL, 3, 0, 0, 1));

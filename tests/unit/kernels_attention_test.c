@@ -16,7 +16,7 @@ typedef struct attn_case {
 } attn_case;
 
 typedef struct attn_data {
-    twin q, k, v, out, lse;
+    twin q, k, v, out, lse, bias;
     spl_attn_args cpu, ref;
     int32_t kv_of_head[MAX_HEADS];
 } attn_data;
@@ -67,7 +67,12 @@ static void attn_make(const attn_case *c, attn_data *d) {
     strides_of(c->layout, c->sk, c->kv_heads, c->dim, 3, a->v_strides);
     strides_of(c->layout == 2 ? 0 : c->layout, c->sq, c->heads, c->dim, 1, a->out_strides);
     spl_attn_args *r = &d->ref;
+    d->bias = twin_random(c->t, c->sk + 1, 3);
     *r = *a;
+    if ((c->sk + c->sq) % 2) { /* in half of all cases */
+        a->key_bias = d->bias.narrow.data;
+        r->key_bias = d->bias.wide.data;
+    }
     r->dtype = SPL_F64;
     r->q = d->q.wide.data, r->k = d->k.wide.data, r->v = d->v.wide.data, r->out = d->out.wide.data,
     r->lse = d->lse.wide.data;
@@ -83,6 +88,7 @@ static void attn_make(const attn_case *c, attn_data *d) {
 
 static void attn_free(attn_data *d) {
     twin_free(&d->q), twin_free(&d->k), twin_free(&d->v), twin_free(&d->out), twin_free(&d->lse);
+    twin_free(&d->bias);
 }
 
 /* Elements as loosely as f32 scores of 128 terms allow, the whole tightly. */
@@ -303,6 +309,7 @@ static void dropout(void) {
     c.pieces[0].upper = 20;
     attn_make(&c, &d);
     for (int h = 0; h < 4; h++) d.kv_of_head[h] = h;
+    d.ref.key_bias = NULL;
     d.ref.seq_q_global = d.cpu.seq_q_global = 75, d.ref.seq_k_global = d.cpu.seq_k_global = 96;
     int good =
         both_ok(ref.ops->attention(ref.ctx, ref.queue, &d.ref), ref.ops->attention(ref.ctx, ref.queue, &d.ref));
@@ -321,7 +328,7 @@ static void dropout(void) {
                                      .upper = 20};
         spl_attn_args a = d.cpu;
         a.batch = 1, a.heads = 2, a.kv_heads = 2, a.sq = 25, a.sk = 32, a.pieces = &thirds[r], a.npieces = 1,
-        a.merge = r > 0;
+        a.merge = r > 0, a.key_bias = NULL;
         a.q = (const double *)d.q.narrow.data + 2 * s[0] + s[1] + s[2];
         a.k = (const double *)d.k.narrow.data + 2 * a.k_strides[0] + r * a.k_strides[1] + a.k_strides[2];
         a.v = (const double *)d.v.narrow.data + 2 * a.v_strides[0] + r * a.v_strides[1] + a.v_strides[2];
@@ -468,6 +475,32 @@ static void refusals(void) {
     attn_free(&d);
 }
 
+/* Means of rows, also of numbers that nearly cancel. */
+static void pools(void) {
+    static const spl_dtype types[] = {SPL_F32, SPL_F64};
+    static const int64_t dims[] = {1, 7, 64};
+    int good = 1;
+    for (int t = 0; t < 2; t++)
+        for (int k = 0; k < 3; k++)
+            for (int layout = 0; layout < 4; layout++) {
+                const int64_t d = dims[k], seq = 37, heads = 3, batch = 2;
+                const spl_segment groups[] = {{0, 5, 1}, {5, 1, 1}, {20, 17, 1}, {6, 3, 1}};
+                twin x = twin_random(types[t], batch * seq * heads * (3 * d + 3), 100);
+                twin y = twin_make(types[t], batch * 4 * heads * d);
+                spl_pool_args a = {.dtype = types[t], .batch = batch, .seq = seq, .heads = heads, .head_dim = d,
+                                   .x = x.narrow.data, .y = y.narrow.data, .groups = groups, .ngroups = 4};
+                strides_of(layout, seq, heads, d, 3, a.x_strides);
+                strides_of(layout == 1, 4, heads, d, 1, a.y_strides);
+                spl_pool_args r = a;
+                r.dtype = SPL_F64, r.x = x.wide.data, r.y = y.wide.data;
+                good &= BOTH(pool, &a, &r) && twin_close(&y, tolerance(types[t], 1e-6, 1e-14), "mean");
+                a.ngroups = 1, a.groups = &(spl_segment){30, 8, 1};
+                good &= cpu.ops->pool(cpu.ctx, cpu.queue, &a).code == SPL_EARG;
+                twin_free(&x), twin_free(&y);
+            }
+    ok(good, "means of groups of rows, and a group past the rows is refused");
+}
+
 int main(void) {
     open_side(&cpu, "cpu", 2);
     open_side(&ref, "ref", 2);
@@ -478,6 +511,7 @@ int main(void) {
     drift();
     threads();
     refusals();
+    pools();
     close_side(&cpu);
     close_side(&ref);
     return tap_done();

@@ -77,7 +77,12 @@ static void random_layout(spl_layout *l, int naxes, const int *sizes, int ndim, 
             continue;
         }
         int d = rnd(ndim);
-        l->axes[a] = (spl_placement){SPL_SHARD, d, (spl_scheme)rnd(3), unit[d], cover[d], rnd(3)};
+        l->axes[a] = (spl_placement){.place = SPL_SHARD,
+                                     .dim = d,
+                                     .scheme = (spl_scheme)rnd(3),
+                                     .unit = unit[d],
+                                     .cover = cover[d],
+                                     .nest = rnd(3)};
     }
 }
 
@@ -125,7 +130,8 @@ static void test_known(void) {
     spl_layout l;
     spl_segment s[4];
     spl_layout_replicated(&l, &mesh, 1, shape);
-    l.axes[0] = (spl_placement){SPL_SHARD, 0, SPL_CONTIGUOUS, 8, 2, 0}; /* 8 query heads, 4 KV heads of 8, 3 ranks */
+    l.axes[0] =
+        (spl_placement){.place = SPL_SHARD, .unit = 8, .cover = 2}; /* 8 query heads, 4 KV heads of 8, 3 ranks */
     int c = 0;
     ok(spl_layout_segments(&l, &c, 0, s, 4) == 1 && s[0].start == 0 && s[0].length == 16,
        "KV heads of rank 0 are {0,1}");
@@ -137,7 +143,7 @@ static void test_known(void) {
     int64_t eight[] = {8};
     mesh.axes[0].size = 2;
     spl_layout_replicated(&l, &mesh, 1, eight);
-    l.axes[0] = (spl_placement){SPL_SHARD, 0, SPL_ZIGZAG, 0, 0, 0};
+    l.axes[0] = (spl_placement){.place = SPL_SHARD, .scheme = SPL_ZIGZAG};
     c = 0;
     ok(spl_layout_segments(&l, &c, 0, s, 4) == 2 && s[0].start == 0 && s[0].length == 2 && s[1].start == 6 &&
            s[1].length == 2,
@@ -179,7 +185,8 @@ static double share(const spl_layout *l, const int *coords, int i, int j, int ra
         if (ragged)
             v = coords[a] == P - 1 ? v - (P - 1) * 0.5 * (i + 1)
                                    : 0.5 * (i + 1); /* every member holds a part of the sum */
-        else if (coords[a] != 0) v = 0;
+        else if (coords[a] != 0)
+            v = 0;
     }
     return v;
 }
@@ -348,11 +355,92 @@ static void test_text(void) {
     }
 }
 
+/* Chunks that do not divide the sequence: the last is shorter, and every index is held once. */
+static void test_ragged(void) {
+    int wrong = 0;
+    for (int64_t n = 0; n < 40; n++)
+        for (int64_t unit = 1; unit < 9; unit++)
+            for (int P = 1; P < 6; P++) {
+                spl_layout l = {.ndim = 1, .naxes = 1, .shape = {n}, .axis_size = {P}, .axes = {{.place = SPL_SHARD}}};
+                int held[64] = {0};
+                int64_t units = (n + unit - 1) / unit, before = 0;
+                l.axes[0].unit = unit, l.axes[0].ragged = 1;
+                wrong += spl_layout_check(&l).code != SPL_OK;
+                for (int c = 0; c < P; c++) {
+                    spl_segment s[64];
+                    int got[64], count = expand(s, spl_layout_segments(&l, &c, 0, s, 64), got);
+                    int64_t mine = units / P + (c < units % P), begin = before * unit, end = (before + mine) * unit;
+                    if (end > n) end = n;
+                    if (begin > n) begin = n;
+                    wrong += count != end - begin || (count && got[0] != begin);
+                    for (int i = 0; i < count; i++) held[got[i]]++;
+                    before += mine;
+                }
+                for (int64_t i = 0; i < n; i++) wrong += held[i] != 1;
+            }
+    ok(wrong == 0, "shards of whole chunks, the last one shorter (%d wrong)", wrong);
+}
+
+/* Zigzag of documents: each index once, order kept, work of each document as even as its length allows. */
+static void test_documents(void) {
+    union {
+        spl_documents list;
+        char room[sizeof(spl_documents) + 8 * sizeof(int64_t)];
+    } d;
+    int wrong = 0;
+    for (int round = 0; round < 2000; round++) {
+        int P = 1 + rnd(5), docs = 1 + rnd(6);
+        int64_t n = 0, ends[8] = {0};
+        d.list.n = docs;
+        for (int i = 0; i < docs; i++) d.list.begins[i] = n, n += 1 + rnd(20), ends[i] = n;
+        spl_layout l = {.ndim = 1,
+                        .naxes = 1,
+                        .shape = {n},
+                        .axis_size = {P},
+                        .axes = {{.place = SPL_SHARD, .scheme = SPL_ZIGZAG, .documents = &d.list}}};
+        int held[256] = {0}, total[8] = {0};
+        wrong += spl_layout_check(&l).code != SPL_OK;
+        for (int c = 0; c < P; c++) {
+            spl_segment s[64];
+            int got[256], count = expand(s, spl_layout_segments(&l, &c, 0, s, 64), got), of[8] = {0};
+            for (int i = 0; i < count; i++) {
+                int doc = 0;
+                while (got[i] >= ends[doc]) doc++;
+                held[got[i]]++, of[doc]++;
+                wrong += i > 0 && got[i] <= got[i - 1];
+            }
+            for (int i = 0; i < docs; i++) { /* two chunks, each of the floor or the ceiling of the even share */
+                int64_t length = ends[i] - d.list.begins[i], each = length / (2 * P);
+                wrong += of[i] < 2 * each || of[i] > 2 * (each + (length % (2 * P) != 0));
+            }
+            total[c] = count;
+        }
+        for (int64_t i = 0; i < n; i++) wrong += held[i] != 1;
+        for (int a = 0; a < P; a++)
+            for (int b = 0; b < P; b++) wrong += total[a] - total[b] > 2; /* what is left over goes round */
+        spli_segments s = {0}, back;
+        int c = rnd(P);
+        if (spli_layout_segments(&l, &c, 0, -1, &s).code != SPL_OK) wrong++;
+        if (spli_segments_restart(s.at, s.n, &d.list, &back).code != SPL_OK) wrong++;
+        int got[256], places[256], count = expand(s.at, s.n, got);
+        wrong += expand(back.at, back.n, places) != count;
+        for (int i = 0; i < count; i++) {
+            int doc = 0;
+            while (got[i] >= ends[doc]) doc++;
+            wrong += places[i] != got[i] - d.list.begins[doc];
+        }
+        spli_segments_free(&s), spli_segments_free(&back);
+    }
+    ok(wrong == 0, "zigzag of documents, and positions in them (%d wrong)", wrong);
+}
+
 int main(void) {
     test_segments();
     test_known();
     test_meet();
     test_paths();
     test_text();
+    test_ragged();
+    test_documents();
     return tap_done();
 }

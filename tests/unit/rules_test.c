@@ -124,7 +124,8 @@ static void test_rows(void) {
 static void test_attention(void) {
     int64_t q[] = {2, 6, 8, 4}, kv[] = {2, 6, 4, 4};
     spli_attention_attrs attrs = {.scale = 1, .group = 2};
-    spli_mask_causal(&attrs.mask, 6, 6);
+    attrs.role = SPL_ROLE_RING;
+    ok(spli_mask_one(&attrs.mask, 6, 6, SPL_SLICE_CAUSAL).code == SPL_OK, "a causal mask");
     const struct {
         const char *q, *kv, *out, *dkv;
     } cases[] = {
@@ -135,6 +136,7 @@ static void test_attention(void) {
         {"tp=shard(3)", "tp=shard(3)", NULL, NULL},
         {"tp=shard(3)", "replicate", NULL, NULL},
         {"tp=shard(4)", "tp=shard(4)", NULL, NULL},
+        {"tp=shard(2)", "tp=shard(2,striped)", "tp=shard(2)", "tp=shard(2,striped)"}, /* travelling keys */
         {"replicate", "tp=shard(2)", NULL, NULL},
         {"tp=partial", "replicate", NULL, NULL},
     };
@@ -145,15 +147,19 @@ static void test_attention(void) {
         rules(&spli_op_attention, &attrs, in, cases[i].out, din);
         for (int k = 0; k < 3; k++) spl_tensor_release(in[k]);
     }
+    spli_mask_free(&attrs.mask);
 }
 
 /* Every role that exists by name, on every axis of a two-axis mesh: scheduled, or refused with a mesh that works. */
 static void test_roles(void) {
     for (int r = 0; r < SPL_ROLE_COUNT; r++) {
         spl_mesh_spec spec = {.naxes = 2, .axes = {{"a", 2, SPL_ROLE_DATA}, {"b", 2, (spl_role)r}}};
-        spl_status s = spli_schedule_check(&spec);
-        int built = r == SPL_ROLE_TENSOR || r == SPL_ROLE_SEQUENCE || r == SPL_ROLE_DATA;
-        ok(built ? s.code == SPL_OK : s.code == SPL_EUSAGE && strstr(s.message, "b=2:sequence"), "role '%s': %s",
+        const spl_schedule options = {SPL_CONTIGUOUS, 1024, 1};
+        const spl_block_config block = {.causal = 1};
+        spl_status s = spli_schedule_check(&spec, &options, &block);
+        int built = r != SPL_ROLE_NONE && r != SPL_ROLE_FSDP && r != SPL_ROLE_PIPELINE;
+        const char *nearest = r == SPL_ROLE_FSDP ? "b=2:data" : "b=2:sequence";
+        ok(built ? s.code == SPL_OK : s.code == SPL_EUSAGE && strstr(s.message, nearest), "role '%s': %s",
            spl_role_name((spl_role)r), s.code ? s.message : "scheduled");
     }
 }
