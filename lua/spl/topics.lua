@@ -6,10 +6,10 @@ topics.role_list = {
     { "tensor", true, "heads and hidden of the weights; an all-reduce after attention and after the MLP" },
     { "sequence", true, "as tensor, and the sequence in norms and residual; all-gather, reduce-scatter" },
     { "data", true, "the batch; nothing in a forward pass" },
-    { "ulysses", false, "the sequence, and heads inside attention; an all-to-all before and after attention" },
-    { "ring", false, "the sequence; keys and values travel round a ring" },
-    { "gather", false, "the sequence; keys and values are gathered before attention" },
-    { "hierarchical", false, "the sequence; exact nearby, summaries of the rest" },
+    { "ulysses", true, "the sequence, and heads inside attention; an all-to-all before and after attention" },
+    { "ring", true, "the sequence; keys and values travel round a ring" },
+    { "gather", true, "the sequence; keys and values are gathered before attention" },
+    { "hierarchical", true, "the sequence; exact nearby, summaries of the rest" },
     { "fsdp", false, "the batch and the weights, which are gathered for use" },
     { "pipeline", false, "the layers; send and receive between stages" },
 }
@@ -31,6 +31,11 @@ local function roles()
             end
         end
     end
+    lines[#lines + 1] = ""
+    lines[#lines + 1] = "ring, gather and ulysses axes deal out the sequence by a scheme: contiguous, zigzag (chunks r and"
+    lines[#lines + 1] = "2P-1-r of 2P: under a causal mask all ranks have the same work) or striped. Roles go together:"
+    lines[#lines + 1] = "\"u=2:ulysses, r=*:ring\" is USP, \"tp=2:sequence, cp=*:ring\" Megatron with a ring. hierarchical is"
+    lines[#lines + 1] = "approximate, and goes with neither ring nor gather."
     lines[#lines + 1] = ""
     lines[#lines + 1] = "An axis without a role may carry collectives (mesh:all_gather ...) and layouts"
     lines[#lines + 1] = "(\"tp=shard(2)\"), but no block."

@@ -62,7 +62,7 @@ describe("spl help", function()
     it("knows a method by : and by .", function()
         assert.equal(of "block:schedule", of "block.schedule")
         assert.equal(of "block:schedule", of "spl.block.schedule")
-        assert.matches("^block:schedule%(mesh%)\n  %[collective%]", of "block:schedule")
+        assert.matches("^block:schedule%(mesh, o%)\n  %[collective%]", of "block:schedule")
     end)
 
     it("shows of an object its fields, its methods and an example", function()
