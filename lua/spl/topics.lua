@@ -32,10 +32,10 @@ local function roles()
         end
     end
     lines[#lines + 1] = ""
-    lines[#lines + 1] = "ring, gather and ulysses axes deal out the sequence by a scheme: contiguous, zigzag (chunks r and"
-    lines[#lines + 1] = "2P-1-r of 2P: under a causal mask all ranks have the same work) or striped. Roles go together:"
-    lines[#lines + 1] = "\"u=2:ulysses, r=*:ring\" is USP, \"tp=2:sequence, cp=*:ring\" Megatron with a ring. hierarchical is"
-    lines[#lines + 1] = "approximate, and goes with neither ring nor gather."
+    lines[#lines + 1] = "ring, gather and ulysses axes deal out the sequence by a scheme: contiguous, zigzag"
+    lines[#lines + 1] = "(chunks r and 2P-1-r of 2P: under a causal mask all ranks have the same work) or striped."
+    lines[#lines + 1] = "Roles go together: \"u=2:ulysses, r=*:ring\" is USP, \"tp=2:sequence, cp=*:ring\" Megatron"
+    lines[#lines + 1] = "with a ring. hierarchical is approximate, and goes with neither ring nor gather."
     lines[#lines + 1] = ""
     lines[#lines + 1] = "An axis without a role may carry collectives (mesh:all_gather ...) and layouts"
     lines[#lines + 1] = "(\"tp=shard(2)\"), but no block."
