@@ -227,7 +227,8 @@ spl_status spli_attn_execute(spli_attn_run *run) {
             SPL_GO(spli_wait(rt, r, what), done);
         }
     }
-    spli_count(&rt->counters.attention_flops, 4.0 * (double)a->head_dim * (double)p->pairs * (double)run->heads_per_pair);
+    spli_count(&rt->counters.attention_flops,
+               4.0 * (double)a->head_dim * (double)p->pairs * (double)run->heads_per_pair);
 done:
     if (request) { /* an error while something travels: give it up */
         if (request->ready) rt->backend->event_close(rt->backend_ctx, request->ready);
