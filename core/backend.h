@@ -287,6 +287,9 @@ typedef struct spl_backend_ops {
     /* the most bytes of scratch that kernels held at one time since the last call with reset = 1 */
     int64_t (*workspace_peak)(void *ctx, int reset);
 
+    /* Which kernel each op has here, one "ops: kernel" a line; may be NULL. Valid until close. */
+    const char *(*kernels)(void *ctx);
+
     /* The table to use in place of this one on this machine (the same backend for a newer processor); NULL: this. */
     const struct spl_backend_ops *(*select)(void);
 } spl_backend_ops;

@@ -12,6 +12,10 @@ const char *spl_backend_describe(const spl_runtime *rt) {
     return rt->backend->describe(rt->backend_ctx);
 }
 
+const char *spl_backend_kernels(const spl_runtime *rt) {
+    return rt->backend->kernels ? rt->backend->kernels(rt->backend_ctx) : "";
+}
+
 void spl_describe_mpi(char *out, size_t n) {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;

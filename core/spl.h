@@ -80,6 +80,8 @@ int64_t spl_memory_share(const spl_runtime *rt);
  */
 const char *spl_backend_name(const spl_runtime *rt);
 const char *spl_backend_describe(const spl_runtime *rt);
+/* [local] Which kernel each op has, one "ops: kernel" a line; "" where the backend does not say. */
+const char *spl_backend_kernels(const spl_runtime *rt);
 void spl_describe_mpi(char *out, size_t n);
 /* [collective] */
 spl_status spl_barrier(spl_runtime *rt);

@@ -83,7 +83,7 @@ static int l_facts(lua_State *L) {
     spl_runtime *rt = lspl_runtime(L);
     char text[512];
     struct utsname system;
-    lua_createtable(L, 0, 24);
+    lua_createtable(L, 0, 26);
     set(L, "version", SPL_VERSION);
     set(L, "compiler", LSPL_BUILD_COMPILER);
     set(L, "flags", LSPL_BUILD_FLAGS);
@@ -114,6 +114,8 @@ static int l_facts(lua_State *L) {
     set(L, "lua", LUA_RELEASE);
     set(L, "backend", spl_backend_name(rt));
     set(L, "backend_description", spl_backend_describe(rt));
+    set(L, "kernels", spl_backend_kernels(rt));
+    set(L, "blas_choice", getenv("OPENBLAS_CORETYPE"));
     lspl_record(L);
     return 1;
 }

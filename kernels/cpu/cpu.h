@@ -66,6 +66,7 @@
 #define splk_cpu_nll SPLK_LEVELED(splk_cpu_nll)
 #define splk_cpu_attention SPLK_LEVELED(splk_cpu_attention)
 #define splk_cpu_pool SPLK_LEVELED(splk_cpu_pool)
+#define splk_attention_tiles SPLK_LEVELED(splk_attention_tiles)
 #define splk_bias_act_f32 SPLK_LEVELED(splk_bias_act_f32)
 #define splk_bias_act_f64 SPLK_LEVELED(splk_bias_act_f64)
 
@@ -73,6 +74,7 @@ typedef struct splk_cpu {
     int nthreads;
     int64_t workspace_now, workspace_peak; /* bytes of scratch; kernels of one context run one after another */
     char description[192];
+    char kernels[1024];
 } splk_cpu;
 
 /* cpu_select.c, compiled once: the tables, and which of them this processor and SPL_CPU_LEVEL mean. */
@@ -140,6 +142,8 @@ spl_status splk_cpu_attention(void *ctx, spl_queue *q, const spl_attn_args *a);
 
 /* cpu_pool.c */
 spl_status splk_cpu_pool(void *ctx, spl_queue *q, const spl_pool_args *a);
+/* How attention is cut, as text: "blocks of 96 queries and 128 keys, ...". */
+void splk_attention_tiles(char *out, size_t n);
 /* y = act(x + bias) over rows with leading dimension ld, in place; what a GEMM does after itself. */
 void splk_bias_act_f32(const splk_cpu *c, spl_activation act, int64_t rows, int64_t cols, float *x, int64_t ld,
                        const float *bias);

@@ -18,6 +18,7 @@
  * `total` keeps the maximum it was scaled by. Sums of probabilities are kept in double. */
 #include "cpu.h"
 #include "cpu_half.h"
+#include <stdio.h>
 
 enum { ROWS = 96, KEYS = 128, RESTART = 1024 }; /* a block of keys and a row of register tiles fit the first cache */
 
@@ -294,4 +295,9 @@ spl_status splk_cpu_attention(void *ctx, spl_queue *q, const spl_attn_args *a) {
         run_group(&j, &s, team, s0, s0 + group < slots ? s0 + group : slots, blocks);
     give_scratch(c, &s, team, group);
     return spli_ok();
+}
+
+void splk_attention_tiles(char *out, size_t n) {
+    snprintf(out, n, "blocks of %d queries and %d keys, register tiles of %d x %d (f32) and %d x %d (f64)", ROWS, KEYS,
+             TILE_ROWS_f32, TILE_VECTORS_f32 * LANES_f32, TILE_ROWS_f64, TILE_VECTORS_f64 * LANES_f64);
 }

@@ -35,6 +35,19 @@ static void describe_into(splk_cpu *c) {
              c->nthreads == 1 ? "" : "s", TEXT(SPLK_LEVEL), blas);
 }
 
+static void describe_kernels(splk_cpu *c) {
+    char blas[96], tiles[160];
+    describe_blas(blas, sizeof blas);
+    splk_attention_tiles(tiles, sizeof tiles);
+    snprintf(c->kernels, sizeof c->kernels,
+             "gemm: f32 and f64 by %s, then bias and activation in one pass; bf16 and f16 widened to f32 by panels\n"
+             "attention: flash attention, %s; %s exponential; libxsmm is not used\n"
+             "norm, activation, residual, rope, embed, nll, random, sum, pool, cast, box: loops over %s vectors",
+             blas, tiles, TEXT(SPLK_LEVEL), TEXT(SPLK_LEVEL));
+}
+
+static const char *cpu_kernels(void *ctx) { return ((const splk_cpu *)ctx)->kernels; }
+
 static spl_status cpu_open(int rank, int nthreads, void **ctx) {
     (void)rank;
     *ctx = NULL;
@@ -48,6 +61,7 @@ static spl_status cpu_open(int rank, int nthreads, void **ctx) {
 #endif
     if (openblas_set_num_threads) openblas_set_num_threads(nthreads);
     describe_into(c);
+    describe_kernels(c);
     *ctx = c;
     return spli_ok();
 }
@@ -92,5 +106,6 @@ const spl_backend_ops SPLK_TABLE = {
     .attention = splk_cpu_attention,
     .pool = splk_cpu_pool,
     .workspace_peak = splk_cpu_workspace_peak,
+    .kernels = cpu_kernels,
     .select = splk_cpu_select,
 };

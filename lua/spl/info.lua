@@ -10,20 +10,23 @@ end
 ---@return string[][]
 function info.lines()
     local f = spl.facts()
-    return {
+    local lines = {
         { "spl", f.version },
         { "host", f.host .. ", " .. (f.system or "unknown system") },
-        { "processor", ("%s; %d cores, %d allowed to this process (%s); %s"):format(f.processor, f.cores,
-            f.cores_allowed, f.affinity, gib(f.memory_bytes)) },
+        { "processor", ("%s; %d cores; %s"):format(f.processor, f.cores, gib(f.memory_bytes)) },
+        { "affinity", ("cores %s: %d of %d"):format(f.affinity, f.cores_allowed, f.cores) },
         { "ranks", ("%d, %d thread%s each"):format(f.ranks, f.threads, f.threads == 1 and "" or "s") },
         { "backend", f.backend_description },
-        { "blas", f.blas },
-        { "tiles", "products of attention tiles: register tiles of SPL's own; libxsmm is not used" },
-        { "mpi", f.mpi },
-        { "lua", f.lua },
-        { "cuda", f.cuda },
-        { "built by", f.compiler .. " " .. f.flags },
+        { "blas", f.blas .. (f.blas_choice and "; OPENBLAS_CORETYPE=" .. f.blas_choice or "") },
     }
+    for ops, kernel in f.kernels:gmatch "([^\n]-): ([^\n]+)" do
+        lines[#lines + 1] = { #lines == 7 and "kernels" or "", ops .. ": " .. kernel }
+    end
+    for _, line in ipairs { { "mpi", f.mpi }, { "lua", f.lua }, { "cuda", f.cuda },
+        { "built by", f.compiler .. " " .. f.flags } } do
+        lines[#lines + 1] = line
+    end
+    return lines
 end
 
 function info.main()

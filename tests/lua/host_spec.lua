@@ -86,10 +86,15 @@ describe("the command line", function()
     it("tells about the machine", function()
         local r = mpi.spl { "info" }
         assert.equal(0, r.code)
-        for _, word in ipairs { "spl", "host", "processor", "ranks", "backend", "blas", "mpi", "lua", "cuda" } do
+        for _, word in ipairs { "spl", "host", "processor", "affinity", "ranks", "backend", "blas", "kernels", "mpi", "lua",
+            "cuda" } do
             assert.matches("\n" .. word .. " ", "\n" .. r.out, 1, true)
         end
         assert.matches("OpenMP", r.out:match("\nblas[^\n]*"), 1, true)
+        local kernels = r.out:match("\nkernels.-\nmpi")
+        for _, op in ipairs { "gemm", "attention", "norm", "residual" } do
+            assert.matches(op, kernels, 1, true)
+        end
     end)
 
     it("helps with functions of the API", function()
