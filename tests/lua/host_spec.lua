@@ -86,8 +86,8 @@ describe("the command line", function()
     it("tells about the machine", function()
         local r = mpi.spl { "info" }
         assert.equal(0, r.code)
-        for _, word in ipairs { "spl", "host", "processor", "affinity", "ranks", "backend", "blas", "kernels", "mpi", "lua",
-            "cuda" } do
+        for _, word in ipairs { "spl", "host", "processor", "affinity", "ranks", "backend", "blas", "kernels", "mpi",
+            "lua", "cuda" } do
             assert.matches("\n" .. word .. " ", "\n" .. r.out, 1, true)
         end
         assert.matches("OpenMP", r.out:match("\nblas[^\n]*"), 1, true)
