@@ -53,7 +53,7 @@ quiet = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' '$(1)' '$(2)';,)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib units examples asan test demo deps lint clean install uninstall help
+.PHONY: all lib units examples api asan test demo deps lint clean install uninstall help
 
 all: $(BUILD)/spl
 
@@ -98,7 +98,7 @@ endef
 $(BUILD)/config.mk: Makefile
 	@$(look_for_packages)
 
-no_config := clean help deps demo test lint asan uninstall
+no_config := clean help deps demo test lint api asan uninstall
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(no_config),$(MAKECMDGOALS)),all),)
 include $(BUILD)/config.mk
 
@@ -213,6 +213,10 @@ test:
 	@$(MAKE) --no-print-directory $(jobs) all units examples
 	@$(BUILD)/spl run tests/support/run_tests.lua --build $(BUILD)
 
+api:
+	@$(MAKE) --no-print-directory $(jobs) all
+	@$(BUILD)/spl run tests/support/write_api.lua
+
 lint:
 	@$(MAKE) --no-print-directory $(jobs) all
 	@$(BUILD)/spl run tests/support/lint.lua --build $(BUILD)
@@ -230,6 +234,7 @@ help:
 	@echo 'make            build/spl and build/libspl.a (also: make all); make lib: the library alone'
 	@echo 'make demo       installs what is needed, builds, runs sp_forward.lua on 2 ranks'
 	@echo 'make test       installs what is needed, builds, runs all tests'
+	@echo 'make api        lua/API.md from the annotations of lua/meta and lua/spl'
 	@echo 'make lint       the rules of the house: luacheck, includes, globals, names'
 	@echo 'make asan       build-asan/spl, with the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz       the libFuzzer targets in build-fuzz (clang); make fuzz-long SECONDS=1200 runs each for so long'

@@ -53,7 +53,10 @@ local function each_character(text, emit)
     end
 end
 
--- Ids of the characters of a word before any merge.
+--- [local] Ids of the characters of a word before any merge.
+---@param word string
+---@return integer[]
+---Errors: code "format" for a character that the vocabulary cannot spell.
 function bpe:characters(word)
     local ids, vocab, bytes = {}, self.vocab, self.bytes
     local unknown = false -- the last symbol is the unknown token
@@ -74,6 +77,9 @@ function bpe:characters(word)
     return ids
 end
 
+--- [local] Merges neighbours, the pair of lowest rank first, until no pair has one.
+---@param ids integer[] changed
+---@return integer[]
 function bpe:merge(ids)
     local n = #ids
     if n < 2 then return ids end

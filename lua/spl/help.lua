@@ -107,6 +107,19 @@ function help.fields()
     return selected(true)
 end
 
+--- [local] The files of lua/meta by concept, in the order in which they are shown.
+---@return string[]
+function help.groups()
+    return table.move(GROUPS, 1, #GROUPS, 1, {})
+end
+
+--- [local] What a file inside the program is about, by its path ("meta/mesh.lua").
+---@param path string
+---@return string
+function help.title(path)
+    return title_of(core.embedded(path) or "")
+end
+
 -- ---- texts
 
 -- `text` in lines of at most COLUMNS, the second and later ones indented.

@@ -18,7 +18,7 @@ local function names_of_globals()
     return names
 end
 
---- Guards the globals against code whose files lie in `folder`; modules of the system read as they always did.
+--- [local] Guards the globals against code whose files lie in `folder`; modules of the system read as they always did.
 ---@param folder string
 function strict.install(folder)
     local meta = getmetatable(_G) or {}

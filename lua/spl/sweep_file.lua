@@ -259,7 +259,10 @@ end
 
 -- ---- points
 
-local function sorted_keys(t)
+--- [local] The keys of a table by name, ranks first.
+---@param t table
+---@return string[]
+function sweep_file.sorted_keys(t)
     local names = {}
     for key in pairs(t) do
         names[#names + 1] = key
@@ -277,7 +280,7 @@ end
 -- Keys whose values are lists, then those whose values hang on the point, each by name, ranks first.
 local function ordered(grid)
     local lists, functions = {}, {}
-    for _, key in ipairs(sorted_keys(grid)) do
+    for _, key in ipairs(sweep_file.sorted_keys(grid)) do
         local into = type(grid[key]) == "function" and functions or lists
         into[#into + 1] = key
     end
@@ -392,13 +395,11 @@ end
 ---@return string
 function sweep_file.words(point)
     local parts = {}
-    for i, key in ipairs(sorted_keys(point)) do
+    for i, key in ipairs(sweep_file.sorted_keys(point)) do
         local text = tostring(point[key])
         parts[i] = (text:find("[, ]") and "%s '%s'" or "%s %s"):format(key, text)
     end
     return table.concat(parts, ", ")
 end
-
-sweep_file.sorted_keys = sorted_keys
 
 return sweep_file

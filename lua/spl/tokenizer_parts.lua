@@ -352,11 +352,22 @@ function decoders.Metaspace(spec, fail)
     end)
 end
 
---- [local] Each takes its part of a tokenizer.json (nil or null: there is none) and fail(code, message), which raises.
+--- [local] What a tokenizer.json says under `normalizer` (nil or null: nothing), as a function of a text.
+---@param spec any
+---@param fail fun(code: string, message: string) raises
+---@return function
 function parts.normalizer(spec, fail) return make(normalizers, "normalizers", spec, fail) end
 
+--- [local] What it says under `pre_tokenizer`.
+---@param spec any
+---@param fail fun(code: string, message: string) raises
+---@return function
 function parts.pre_tokenizer(spec, fail) return make(pre_tokenizers, "pre-tokenizers", spec, fail) end
 
+--- [local] What it says under `decoder`.
+---@param spec any
+---@param fail fun(code: string, message: string) raises
+---@return function
 function parts.decoder(spec, fail) return make(decoders, "decoders", spec, fail) end
 
 return parts

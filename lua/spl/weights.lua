@@ -51,7 +51,9 @@ function weights.open(dir)
     return self
 end
 
--- The open file that holds a tensor; nil when none does.
+--- [local] The open file that holds a tensor; nil when none does.
+---@param name string
+---@return spl.safetensors?
 function weights:file_of(name)
     if not self.map then
         local file = self.files[self.source]

@@ -197,6 +197,26 @@ rule("names across files: spl_ and spli_ in core, splk_ in kernels, lspl_ in lua
     end
 end)
 
+rule("lua/API.md says what the annotations say (`make api` writes it)", function()
+    local wanted = require "spl.api".markdown()
+    if not exists "lua/API.md" then
+        problem("there is no lua/API.md")
+        return
+    end
+    local number, given = 0, (read "lua/API.md"):gmatch "(.-)\n"
+    for line in wanted:gmatch "(.-)\n" do
+        number = number + 1
+        local there = given()
+        if there ~= line then
+            problem("lua/API.md:%d: '%s', but the annotations say '%s'", number, tostring(there), line)
+            return
+        end
+    end
+    if given() then
+        problem("lua/API.md:%d: there is more than the annotations say", number + 1)
+    end
+end)
+
 rule("nothing is left for later", function()
     local words = { "TO" .. "DO", "FIX" .. "ME", "X" .. "XX", "not " .. "implemented" }
     for _, list in ipairs { C_FILES, LUA_FILES } do
