@@ -8,12 +8,15 @@ _Static_assert(sizeof(spli_message) <= SPL_CONTROL_BYTES, "a control message mus
 spl_status spli_control_open(spl_runtime *rt) {
     spli_control *ctl = calloc(1, sizeof *ctl);
     spli_peer *peers = calloc((size_t)rt->size, sizeof *peers);
-    if (!ctl || !peers) {
+    spli_heard *heard = calloc((size_t)rt->size, sizeof *heard);
+    if (!ctl || !peers || !heard) {
         free(ctl);
         free(peers);
+        free(heard);
         return spli_error(SPL_ENOMEM, "out of memory while opening %d ranks", rt->size);
     }
     ctl->peers = peers;
+    ctl->heard = heard;
     rt->control = ctl;
     return spli_ok();
 }
@@ -24,6 +27,7 @@ void spli_control_close(spl_runtime *rt) {
         while (rt->control->peers[p].inbox) spli_control_drop(&rt->control->peers[p].inbox);
     free(rt->control->peers);
     free(rt->control->seen);
+    free(rt->control->heard);
     free(rt->control);
     rt->control = NULL;
 }
@@ -87,8 +91,8 @@ spl_status spli_control_ended(spl_runtime *rt, int peer, const char *what) {
                           "rank %d failed (exit code %d) while rank %d waited for %s; see the message of rank %d", peer,
                           p->exit_code, rt->rank, what, peer);
     return spli_error(SPL_EDISAGREE,
-                      "rank %d ended its script while rank %d waited for %s%s%s%s; every rank must make the same "
-                      "collective calls",
+                      "missing participant: rank %d ended its script while rank %d waited for %s%s%s%s; every rank "
+                      "must make the same collective calls",
                       peer, rt->rank, what, rt->site[0] ? " (" : "", rt->site, rt->site[0] ? ")" : "");
 }
 

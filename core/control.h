@@ -89,7 +89,14 @@ typedef struct spli_seen { /* how far agreements over a comm have come here: old
     uint64_t next;
 } spli_seen;
 
+typedef struct spli_heard { /* what a member of a call is known to call, for the table of a failure */
+    int there;
+    uint32_t comm_id;
+    spli_fingerprint print;
+} spli_heard;
+
 typedef struct spli_control {
+    spli_heard *heard; /* [size], by world rank, of the last agreement */
     spli_peer *peers; /* [size], by world rank */
     spli_seen *seen;
     int nseen, max_seen;
@@ -97,6 +104,7 @@ typedef struct spli_control {
     int follows;      /* a wait here failed because another rank had ended */
     uint64_t letters; /* received so far, for progress */
     uint64_t turn, turn_stop; /* the turn under way (0: none); the one that rank 0 wants stopped */
+    int in_turn;      /* between its beginning and its end here */
     spli_step step;   /* agreed when the turn began: see turn.c */
 } spli_control;
 

@@ -6,6 +6,8 @@
 typedef struct spli_cores {  /* what ranks tell each other about where they run */
     uint64_t host;           /* equal on ranks of one host */
     int64_t quota;           /* cores that a control group allows, 0: no limit */
+    int32_t pid, fd;         /* the process, and its file of the slot below (whereabouts.h); -1: none */
+    uint64_t slot;           /* its address, for ranks of the same process */
     unsigned char mask[128]; /* a bit a core, as the kernel numbers them */
 } spli_cores;
 

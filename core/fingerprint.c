@@ -17,10 +17,13 @@
  * comm) fails with their sentence if it makes that same call; if it makes another, it had left that one out, and
  * catches up by counting it as done. */
 #include "control.h"
+#include "sim.h"
+#include "whereabouts.h"
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 typedef struct agreement {
     spl_runtime *rt;
@@ -30,6 +33,7 @@ typedef struct agreement {
     uint64_t number;
     unsigned char *fits, *agreed; /* by member: its fingerprint came and fits; its verdict came */
     int decided;
+    int mismatch;  /* calls were found that do not fit each other */
     int told;      /* the error is another member's sentence: all have it */
     int elsewhere; /* a member makes another comm's call, this one: */
     uint32_t its_comm;
@@ -73,7 +77,7 @@ static void describe(const spli_fingerprint *f, char *out, size_t n) {
                        : bytes ? "gather"
                                : spl_coll_name((spl_coll_kind)f->kind);
     const char *unit = numbers ? "numbers" : bytes ? "bytes" : spl_dtype_name((spl_dtype)f->dtype);
-    char count[64] = "";
+    char count[64] = "", root[32] = "";
     if (f->kind == SPLI_HOST_PLAN) {
         snprintf(out, n, "attention with plan %08" PRIx32 " %s%.31s%s%.64s%s", (uint32_t)f->total,
                  f->axis[0] ? "on axis " : "over all ranks", f->axis, f->site[0] ? " (" : "", f->site,
@@ -81,7 +85,8 @@ static void describe(const spli_fingerprint *f, char *out, size_t n) {
         return;
     }
     if (f->kind != SPL_COLL_BARRIER) snprintf(count, sizeof count, " of %" PRId64 " %s", f->total, unit);
-    snprintf(out, n, "%s%s %s%.31s%s%.64s%s", kind, count, f->axis[0] ? "on axis " : "over all ranks", f->axis,
+    if (f->kind == SPL_COLL_BROADCAST) snprintf(root, sizeof root, " from member %d", f->root);
+    snprintf(out, n, "%s%s%s %s%.31s%s%.64s%s", kind, count, root, f->axis[0] ? "on axis " : "over all ranks", f->axis,
              f->site[0] ? " (" : "", f->site, f->site[0] ? ")" : "");
 }
 
@@ -114,37 +119,45 @@ static spli_fingerprint fingerprint_for(const agreement *a, int m) {
     return f;
 }
 
-/* A sentence on what differs between my call and that of member m into `text`, or 0 when both fit. */
-static int differs(const agreement *a, int m, const spli_fingerprint *theirs, int same_comm, char *text, size_t n) {
+/* What differs between two calls, or NULL: an API, a parameter, a count. */
+static const char *difference(const spli_fingerprint *x, const spli_fingerprint *y, int same_comm) {
+    if (x->kind != y->kind) return "different API";
+    if (!same_comm) return "different parameter, the axis";
+    if (x->size != y->size) return "different parameter, the group's size";
+    if (x->kind == SPL_COLL_BARRIER) return NULL;
+    if (x->kind == SPLI_HOST_PLAN) return x->total != y->total ? "different parameter, the attention plan" : NULL;
+    if (x->dtype != y->dtype) return "different parameter, the dtype";
+    if (x->root != y->root) return "different parameter, the root";
+    return x->total != y->total ? "different count" : NULL;
+}
+
+static spl_status disagree(const char *kind, int rank, const spli_fingerprint *print, int other,
+                           const spli_fingerprint *others, const char *more) {
+    char here[200], there[200];
+    describe(print, here, sizeof here);
+    describe(others, there, sizeof there);
+    return spli_error(SPL_EDISAGREE, "ranks disagree (%s): rank %d calls %.150s, rank %d calls %.150s%s", kind, rank,
+                      here, other, there, more);
+}
+
+/* An error on what differs between my call and that of member m; both sides say the same. */
+static spl_status compare(const agreement *a, int m, const spli_fingerprint *theirs, int same_comm) {
     const spli_fingerprint mine = fingerprint_for(a, m);
-    const char *on = NULL;
-    char count[120] = "", here[200], there[200];
-    if (!same_comm) on = "the call";
-    else if (mine.kind != theirs->kind) on = "the call";
-    else if (mine.size != theirs->size) on = "the group's size";
-    else if (mine.kind == SPL_COLL_BARRIER) return 0;
-    else if (mine.kind == SPLI_HOST_PLAN) on = mine.total != theirs->total ? "the attention plan" : NULL;
-    else if (mine.dtype != theirs->dtype) on = "the dtype";
-    else if (mine.root != theirs->root) on = "the root";
-    else if (mine.send != theirs->expect || mine.expect != theirs->send) on = "the counts";
-    if (!on) return 0;
-    int other = a->c->world_ranks[m], me = a->rt->rank;
     int pairs = mine.kind == SPL_COLL_ALL_GATHER || mine.kind == SPL_COLL_ALL_TO_ALL;
-    if (pairs && strcmp(on, "the counts") == 0) {
+    const char *kind = difference(&mine, theirs, same_comm);
+    char more[120] = "";
+    /* how much each sends is its own affair where the other expects that */
+    if (same_comm && pairs && (!kind || !strcmp(kind, "different count"))) kind = NULL;
+    if (!kind && (mine.send != theirs->expect || mine.expect != theirs->send)) kind = "different count";
+    if (!kind) return spli_ok();
+    int other = a->c->world_ranks[m], me = a->rt->rank;
+    if (pairs && same_comm && !strcmp(kind, "different count")) {
         int out = mine.send != theirs->expect; /* the direction that differs */
-        snprintf(count, sizeof count, "; rank %d sends %" PRId64 " elements to rank %d, which expects %" PRId64,
+        snprintf(more, sizeof more, "; rank %d sends %" PRId64 " elements to rank %d, which expects %" PRId64,
                  out ? me : other, out ? mine.send : theirs->send, out ? other : me,
                  out ? theirs->expect : mine.expect);
-    } else if (strcmp(on, "the root") == 0) {
-        snprintf(count, sizeof count, "; for rank %d the root is rank %d, for rank %d it is rank %d", me,
-                 a->c->world_ranks[mine.root], other, a->c->world_ranks[theirs->root]);
     }
-    describe(&mine, here, sizeof here);
-    describe(theirs, there, sizeof there);
-    int first = me < other; /* so that both sides say the same */
-    snprintf(text, n, "ranks disagree on %s: rank %d calls %.140s, rank %d calls %.140s%s", on, first ? me : other,
-             first ? here : there, first ? other : me, first ? there : here, count);
-    return 1;
+    return me < other ? disagree(kind, me, &mine, other, theirs, more) : disagree(kind, other, theirs, me, &mine, more);
 }
 
 /* ---------------------------------------------------------------- sending */
@@ -155,6 +168,23 @@ static spl_status send_fingerprints(agreement *a) {
         if (p == a->c->rank) continue;
         m.as.print = fingerprint_for(a, p);
         SPL_TRY(spli_control_send(a->rt, a->c->world_ranks[p], &m));
+    }
+    return spli_ok();
+}
+
+/* The table goes before the verdict that it belongs to. */
+static spl_status send_report(agreement *a) {
+    const char *text = a->rt->report;
+    spli_message m = {.type = SPLI_REPORT, .comm_id = a->c->id, .sequence = a->number};
+    size_t n = text ? strlen(text) : 0;
+    for (size_t at = 0; at < n; at += SPLI_TEXT_PIECE) {
+        size_t piece = n - at < SPLI_TEXT_PIECE ? n - at : SPLI_TEXT_PIECE;
+        m.as.text.bytes = (int64_t)n;
+        m.as.text.offset = (int64_t)at;
+        memcpy(m.as.text.piece, text + at, piece);
+        for (int p = 0; p < a->c->size; p++)
+            if (p != a->c->rank && !a->rt->control->peers[a->c->world_ranks[p]].ended)
+                SPL_TRY(spli_control_send(a->rt, a->c->world_ranks[p], &m));
     }
     return spli_ok();
 }
@@ -192,21 +222,41 @@ static spl_status catch_up(agreement *a) {
     return send_fingerprints(a);
 }
 
-static spl_status tell(agreement *a, const spli_message *verdict) {
+/* The table that member m sent with its verdict. */
+static void take_report(agreement *a, int m, const spli_message *verdict) {
+    spl_runtime_drop_report(a->rt);
+    for (const spli_letter *l = a->rt->control->peers[a->c->world_ranks[m]].inbox; l; l = l->next) {
+        if (l->m.type != SPLI_REPORT || l->m.comm_id != verdict->comm_id || l->m.sequence != verdict->sequence)
+            continue;
+        size_t n = (size_t)l->m.as.text.bytes, at = (size_t)l->m.as.text.offset;
+        if (!a->rt->report) a->rt->report = calloc(1, n + 1); /* the sentence is there in any case */
+        if (a->rt->report && at < n)
+            memcpy(a->rt->report + at, l->m.as.text.piece, n - at < SPLI_TEXT_PIECE ? n - at : SPLI_TEXT_PIECE);
+    }
+}
+
+static spl_status tell(agreement *a, int m, const spli_message *verdict) {
     a->told = 1;
+    take_report(a, m, verdict);
     if (verdict->as.verdict.follows) a->rt->control->follows = 1;
     return spli_error((spl_code)verdict->as.verdict.code, "%s", verdict->as.verdict.text);
 }
 
+static void hear(agreement *a, int m, const spli_message *print) {
+    a->rt->control->heard[a->c->world_ranks[m]] = (spli_heard){1, print->comm_id, print->as.print};
+}
+
 /* The fingerprint of member m for this call. */
 static spl_status judge(agreement *a, int m, const spli_letter *l) {
-    char text[SPLI_VERDICT_BYTES];
     const spli_fingerprint *theirs = &l->m.as.print;
     const spli_letter *end = given_up(l);
-    int unfit = differs(a, m, theirs, 1, text, sizeof text), another = unfit || strcmp(theirs->site, a->mine.site) != 0;
+    spl_status unfit = compare(a, m, theirs, 1);
+    int another = unfit.code != SPL_OK || strcmp(theirs->site, a->mine.site) != 0;
     if (end && another && (end->m.as.verdict.code == SPL_ESTALL || end->m.as.verdict.elsewhere)) return catch_up(a);
-    if (end) return tell(a, &end->m);
-    if (unfit) return spli_error(SPL_EDISAGREE, "%s", text);
+    if (end) return tell(a, m, &end->m);
+    hear(a, m, &l->m);
+    a->mismatch = unfit.code != SPL_OK;
+    if (a->mismatch) return unfit;
     a->fits[m] = 1;
     return spli_ok();
 }
@@ -214,13 +264,12 @@ static spl_status judge(agreement *a, int m, const spli_letter *l) {
 /* Member m calls on another comm. It finds this call's fingerprint just as this member finds its: both calls are void,
  * and each side counts the other's as made. */
 static spl_status is_elsewhere(agreement *a, int m, const spli_letter *l) {
-    char text[SPLI_VERDICT_BYTES];
-    differs(a, m, &l->m.as.print, 0, text, sizeof text);
-    a->elsewhere = 1;
+    a->elsewhere = a->mismatch = 1;
     a->its_comm = l->m.comm_id;
     a->its_sequence = l->m.sequence;
+    hear(a, m, &l->m);
     SPL_TRY(seen_set(a->rt->control, l->m.comm_id, l->m.sequence + 1));
-    return spli_error(SPL_EDISAGREE, "%s", text);
+    return compare(a, m, &l->m.as.print, 0);
 }
 
 /* Is this call of another comm what its sender makes instead of mine? Not when it gave that up, unless over mine. */
@@ -237,10 +286,13 @@ static spl_status read_inbox(agreement *a, int m) {
     while (*at && a->number == number) {
         spli_letter *l = *at;
         int print = l->m.type == SPLI_FINGERPRINT, verdict = l->m.type == SPLI_VERDICT, ours = l->m.comm_id == a->c->id;
-        if (!print && !verdict) {
+        int report = l->m.type == SPLI_REPORT;
+        if (!print && !verdict && !report) {
             at = &l->next;
         } else if (l->m.sequence < (ours ? number : seen_next(a->rt, l->m.comm_id))) {
             spli_control_drop(at);
+        } else if (report) { /* tell takes it */
+            at = &l->next;
         } else if (!ours) {
             if (print && !a->fits[m] && stands_against(a, l)) return is_elsewhere(a, m, l);
             at = &l->next;
@@ -250,7 +302,7 @@ static spl_status read_inbox(agreement *a, int m) {
             SPL_TRY(judge(a, m, l));
             spli_control_drop(at);
         } else {
-            if (l->m.as.verdict.code != SPL_OK) return tell(a, &l->m);
+            if (l->m.as.verdict.code != SPL_OK) return tell(a, m, &l->m);
             a->agreed[m] = 1;
             spli_control_drop(at);
         }
@@ -300,9 +352,115 @@ static spl_status stalled(const agreement *a) {
     if (n == 0)
         return spli_error(SPL_ESTALL, "all ranks came to %s, but not all said so within %g s", call, a->rt->timeout);
     return spli_error(SPL_ESTALL,
-                      "rank%s %s never came to %s: rank %d waited %g s; every member must make the same calls in "
-                      "the same order",
-                      n > 1 ? "s" : "", missing, call, a->rt->rank, a->rt->timeout);
+                      "missing participant: rank%s %s never came to %s within %g s; every member must make the same "
+                      "calls in the same order, or --timeout is too short",
+                      n > 1 ? "s" : "", missing, call, a->rt->timeout);
+}
+
+/* ---------------------------------------------------------------- the table of a failure */
+
+/* Looks into the inbox of member m for what it calls, if that is not known yet. */
+static int find_call(agreement *a, int m) {
+    int rank = a->c->world_ranks[m];
+    const spli_peer *peer = &a->rt->control->peers[rank];
+    if (m == a->c->rank || a->rt->control->heard[rank].there) return 1;
+    for (const spli_letter *l = peer->inbox; l; l = l->next) {
+        uint64_t least = l->m.comm_id == a->c->id ? a->number : seen_next(a->rt, l->m.comm_id);
+        if (a->elsewhere && l->m.comm_id == a->its_comm) least = a->its_sequence; /* counted as made just now */
+        if (l->m.type != SPLI_FINGERPRINT || l->m.sequence < least) continue;
+        hear(a, m, &l->m);
+        return 1;
+    }
+    return peer->ended || (a->rt->control->turn && peer->turn_done == a->rt->control->turn);
+}
+
+/* The verdict with which member m gave this call up, or NULL. */
+static const spli_message *gave_up(const agreement *a, int m) {
+    for (const spli_letter *l = a->rt->control->peers[a->c->world_ranks[m]].inbox; l; l = l->next)
+        if (l->m.type == SPLI_VERDICT && l->m.comm_id == a->c->id && l->m.sequence == a->number &&
+            l->m.as.verdict.code != SPL_OK)
+            return &l->m;
+    return NULL;
+}
+
+/* Gives members that are about to call something so many seconds to say so. 1 when all have, or one has found out as
+ * well: *other is its verdict. */
+static int listen(agreement *a, double seconds, int *member, const spli_message **other) {
+    const double until = spli_now() + seconds;
+    for (;;) {
+        int known = 0;
+        for (int m = 0; m < a->c->size; m++) {
+            if (spli_control_drain(a->rt, a->c->world_ranks[m]).code != SPL_OK) return 0;
+            known += find_call(a, m);
+        }
+        for (int m = 0; m < a->c->size; m++) { /* after all of those: what they do may follow from a verdict */
+            if (spli_control_drain(a->rt, a->c->world_ranks[m]).code != SPL_OK) return 0;
+            *member = m;
+            if (m != a->c->rank && (*other = gave_up(a, m))) return 1;
+        }
+        if (known == a->c->size || spli_now() > until) return known == a->c->size;
+        if (a->rt->sim) spli_sim_yield(a->rt->sim);
+        else nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+/* The same sentence on all ranks: of the lowest member, and the lowest whose call differs from its. */
+static spl_status lowest_pair(const agreement *a, const spl_status *found) {
+    const spli_heard *all = a->rt->control->heard;
+    const spli_heard mine = {1, a->c->id, a->mine};
+    const spli_heard *first = NULL;
+    int first_rank = 0;
+    for (int m = 0; m < a->c->size; m++) {
+        int rank = a->c->world_ranks[m];
+        const spli_heard *h = m == a->c->rank ? &mine : &all[rank];
+        if (!h->there) continue;
+        if (!first) {
+            first = h;
+            first_rank = rank;
+            continue;
+        }
+        const char *kind = difference(&first->print, &h->print, first->comm_id == h->comm_id);
+        int pairs = h->print.kind == SPL_COLL_ALL_GATHER || h->print.kind == SPL_COLL_ALL_TO_ALL;
+        if (kind && !(pairs && !strcmp(kind, "different count")))
+            return disagree(kind, first_rank, &first->print, rank, &h->print, "");
+    }
+    return *found;
+}
+
+static void look_at_missing(agreement *a, spli_row *rows) {
+    spli_ask_ranks(a->rt);
+    for (int m = 0; m < a->c->size; m++) spli_row_of(a->rt, a->c->world_ranks[m], &rows[m]);
+}
+
+/* Makes the table of what the members do, and the sentence that goes with it. A stall is looked at first and listened
+ * to then, a mismatch the other way round: whoever finds one out ends its call, which changes what the others do. */
+static spl_status explain(agreement *a, const spl_status *found) {
+    spl_runtime *rt = a->rt;
+    const spli_message *other = NULL;
+    int member, stall = found->code == SPL_ESTALL;
+    spli_row *rows = calloc((size_t)a->c->size, sizeof *rows);
+    if (!rows) return *found;
+    if (stall) look_at_missing(a, rows);
+    int all = listen(a, stall ? 0.05 : 0.3, &member, &other);
+    if (!stall && !all) look_at_missing(a, rows);
+    else if (!stall) /* known, or over */
+        for (int m = 0; m < a->c->size; m++) spli_row_of(rt, a->c->world_ranks[m], &rows[m]);
+    if (other) {
+        free(rows);
+        return tell(a, member, other); /* the same sentence and table everywhere */
+    }
+    for (int m = 0; m < a->c->size; m++) {
+        int rank = a->c->world_ranks[m];
+        const spli_heard *h = &rt->control->heard[rank];
+        if (m != a->c->rank && !h->there) continue;
+        spli_fingerprint print = m == a->c->rank ? a->mine : h->print;
+        memcpy(rows[m].where, print.site, sizeof rows[m].where);
+        print.site[0] = '\0';
+        describe(&print, rows[m].what, sizeof rows[m].what);
+    }
+    spli_report(rt, rows, a->c->size);
+    free(rows);
+    return a->mismatch ? lowest_pair(a, found) : *found;
 }
 
 static spl_status agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll, int kind, int64_t total) {
@@ -326,12 +484,20 @@ static spl_status agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll, int 
     a.fits = calloc(2, (size_t)c->size);
     if (!a.fits) return spli_error(SPL_ENOMEM, "out of memory while agreeing on %s", what);
     a.agreed = a.fits + c->size;
+    for (int m = 0; m < c->size; m++) rt->control->heard[c->world_ranks[m]].there = 0;
 
     spl_status status = send_fingerprints(&a);
-    if (status.code == SPL_OK) status = spli_wait_for(rt, poll_agreement, &a, rt->timeout, 1, what);
+    if (status.code == SPL_OK) status = spli_wait_plain(rt, poll_agreement, &a, rt->timeout, 1, what);
     if (status.code == SPL_ESTALL && !a.told) status = stalled(&a);
-    if (status.code != SPL_OK && !a.told)
-        (void)send_verdict(&a, status.code, status.message); /* the first error counts */
+    if (status.code != SPL_OK && !a.told) {
+        spli_activity before = spli_now_in(rt, SPLI_IN_WAIT, what);
+        if (status.code == SPL_ESTALL || status.code == SPL_EDISAGREE) {
+            status = explain(&a, &status);
+            if (!a.told) (void)send_report(&a); /* the first error counts */
+        }
+        if (!a.told) (void)send_verdict(&a, status.code, status.message);
+        rt->slot->activity = before;
+    }
     c->sequence = a.number + (status.code != SPL_OK);
     spl_status noted = seen_set(rt->control, c->id, a.number + 1);
     if (a.number >= rt->next_sequence) rt->next_sequence = a.number + 1;

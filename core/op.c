@@ -2,6 +2,7 @@
 #include "op.h"
 #include "layout.h"
 #include "trace.h"
+#include "whereabouts.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -24,7 +25,10 @@ spl_status spli_op_run(const spli_op *op, const void *attrs, spl_tensor *const *
             SPL_GO(spl_tensor_create_local(c.rt, spec[i].layout.ndim, spec[i].layout.shape, spec[i].dtype, &c.out[i]),
                    fail);
     }
-    SPL_GO(op->forward(&c), fail);
+    spli_activity before = spli_now_in(c.rt, SPLI_IN_OP, op->name);
+    status = op->forward(&c);
+    spli_now_in(c.rt, before, NULL);
+    if (status.code != SPL_OK) goto fail;
     spli_trace_op(c.rt, span, op->name, 0, c.out[0]);
     if (c.rt->hook.op) c.rt->hook.op(c.rt->hook.ctx, op->name, c.rt->subject, c.out[0]);
     for (int i = 0; i < op->nout; i++)

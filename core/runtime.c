@@ -11,6 +11,7 @@
 #include "memory_cache.h"
 #include "sim.h"
 #include "trace.h"
+#include "whereabouts.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,10 +53,12 @@ static spl_status share_cores(spl_runtime *rt, const spl_runtime_config *config)
     spli_cores here, *all = malloc(sizeof *all * (size_t)rt->size);
     if (!all) return spli_error(SPL_ENOMEM, "out of memory while opening %d ranks", rt->size);
     spli_cores_here(&here);
+    spli_slot_place(rt, &here);
     spl_status status = spl_gather_bytes(rt, &here, sizeof here, all);
     if (status.code == SPL_OK) {
         int share = spli_cores_threads(all, rt->size, rt->rank, &rt->local_ranks);
         if (asked == 0) rt->threads = share;
+        status = spli_slots_note(rt, all);
     }
     free(all);
     return status;
@@ -105,6 +108,7 @@ spl_status spl_runtime_open(const spl_runtime_config *config, spl_runtime **out)
     rt->timeout = config->timeout > 0 ? config->timeout : 60;
     rt->interrupt = config->interrupt;
     rt->next_comm_id = 1; /* 0 is the world */
+    SPL_GO(spli_slot_open(rt), fail);
     SPL_GO(open_comm(rt, config), fail);
     SPL_GO(spli_control_open(rt), fail);
     SPL_GO(share_cores(rt, config), fail);
@@ -119,6 +123,7 @@ fail:
     spli_control_close(rt);
     /* Other ranks may be well: closing MPI would wait for them. The process is about to end, which ends the job. */
     if (rt->world && (rt->size == 1 || rt->dry)) rt->world->ops->close(rt->world);
+    spli_slots_close(rt);
     free(rt);
     return status;
 }
@@ -134,6 +139,7 @@ spl_status spl_runtime_close(spl_runtime *rt, int *leaked) {
     rt->world->ops->close(rt->world);
     rt->world = NULL;
     spli_control_close(rt);
+    spli_slots_close(rt);
     free(rt);
     return status;
 }
@@ -150,6 +156,8 @@ void spl_runtime_set_check(spl_runtime *rt, int on) { rt->check = on != 0; }
 
 void spl_runtime_set_site(spl_runtime *rt, const char *site) {
     snprintf(rt->site, sizeof rt->site, "%s", site ? site : "");
+    memcpy(rt->slot->site, rt->site, sizeof rt->slot->site);
+    rt->slot->activity = SPLI_IN_SCRIPT;
 }
 
 /* ---------------------------------------------------------------- the end */

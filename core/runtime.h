@@ -13,6 +13,8 @@ typedef struct spli_trace_hook { /* explain and traces listen here; both may be 
 
 struct spli_control;
 struct spli_trace;
+struct spli_slot;
+struct spli_places;
 typedef struct spli_cache spli_cache;
 
 struct spl_runtime {
@@ -39,6 +41,9 @@ struct spl_runtime {
     uint64_t traces;          /* recorded so far */
     double trace_skew;        /* seconds added to this rank's clock as traces see it, to test how clocks are aligned */
     struct spli_control *control; /* messages between ranks apart from data (control.h) */
+    struct spli_slot *slot;       /* what this rank is doing (whereabouts.h) */
+    struct spli_places *places;   /* where those of the others lie */
+    char *report;          /* the table that goes with the last stall or disagreement, or NULL */
     spli_cache *cache;     /* memory given back (memory_cache.c); NULL until used */
     int cache_off;
     int64_t memory_share;  /* this rank's share of the memory that was free at the start; 0 when not known */
@@ -50,9 +55,12 @@ struct spl_runtime {
 typedef spl_status (*spli_poll)(void *ctx, int *done, uint64_t *progress);
 
 /* [local] The one place where a rank waits: polls, keeps requests under way moving, honours interrupts, yields the core
- * and then sleeps when nothing moves. After `limit` seconds without progress (limit < 0: never): SPL_ESTALL. `what`
- * names the wait in messages. With `watch`, another rank's failure ends the wait. */
+ * and then sleeps when nothing moves. After `limit` seconds without progress (limit < 0: never): SPL_ESTALL, with
+ * rt->report. `what` names the wait in messages. With `watch`, another rank's failure ends the wait. */
 spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what);
+
+/* [local] The same without a report of what the ranks do when it stalls, for those who make a better one. */
+spl_status spli_wait_plain(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what);
 
 /* [local] Waits for `r`, polling; honours the time limit and interrupts, yields the core when nothing moves. Frees r in
  * every case. `what` names the wait in messages ("all-gather on axis tp"). */

@@ -111,6 +111,13 @@ spl_status spl_turn_end(spl_runtime *rt, spl_code how, const char *mine, size_t 
  * hooks. */
 int spl_turn_stopped(spl_runtime *rt);
 
+/* [local] A table of what each rank was doing, to be shown with the last SPL_EDISAGREE or SPL_ESTALL that was returned
+ * here; NULL: there is none. Valid until the next or until it is dropped. */
+const char *spl_runtime_report(const spl_runtime *rt);
+void spl_runtime_drop_report(spl_runtime *rt);
+/* [local] Does another rank want to know the line of the script? It sends SIGURG then, which may be left alone. */
+int spl_runtime_asked(const spl_runtime *rt);
+void spl_runtime_answer(spl_runtime *rt, const char *site);
 /* What to tell about where the script stands, for agreement and stalls ("sp_forward.lua:31"); copied, may be NULL. */
 void spl_runtime_set_site(spl_runtime *rt, const char *site);
 void spl_runtime_set_check(spl_runtime *rt, int on);

@@ -156,6 +156,7 @@ spl_status spl_turn_begin(spl_runtime *rt, const char *given, size_t n, char **t
         }
     }
     ctl->turn++;
+    ctl->in_turn = 1;
     ctl->follows = 0;
     rt->first_sequence = rt->next_sequence = ctl->step.sequence;
     rt->next_comm_id = ctl->step.next_comm_id;
@@ -223,6 +224,7 @@ static spl_status collect(spl_runtime *rt, spl_code how, spl_turn_take take, voi
 spl_status spl_turn_end(spl_runtime *rt, spl_code how, const char *mine, size_t n, spl_turn_take take, void *ctx) {
     if (rt->rank == 0) take(ctx, 0, mine, n);
     if (rt->size == 1 || rt->dry) return spli_ok();
+    rt->control->in_turn = 0;
     spli_message m = {.type = SPLI_TURN_END, .sequence = rt->control->turn};
     m.as.step = (spli_step){.sequence = rt->next_sequence, .next_comm_id = rt->next_comm_id, .code = (int32_t)how,
                             .follows = rt->control->follows};
@@ -245,12 +247,12 @@ int spl_turn_stopped(spl_runtime *rt) {
 int spli_turn_over(const spl_runtime *rt) {
     const spli_control *ctl = rt->control;
     if (!ctl->turn) return 0;
-    if (ctl->turn_stop == ctl->turn) return 1;
+    if (ctl->in_turn && ctl->turn_stop == ctl->turn) return 1;
     for (int p = 0; p < rt->size; p++) {
         const spli_peer *peer = &ctl->peers[p];
         if (p == rt->rank) continue;
         if (peer->ended) return 1;
-        if (peer->turn_done != ctl->turn) continue;
+        if (!ctl->in_turn || peer->turn_done != ctl->turn) continue;
         if (peer->step.code == SPL_ESTALL || (p == 0 && peer->step.code == SPL_EINTERRUPT)) return 1;
     }
     return 0;

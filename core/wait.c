@@ -6,6 +6,7 @@
 #include "control.h"
 #include "sim.h"
 #include "trace.h"
+#include "whereabouts.h"
 #include <sched.h>
 #include <stdio.h>
 #include <time.h>
@@ -47,7 +48,10 @@ static spl_status wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double li
         if (rt->world && rt->world->ops->progress) rt->world->ops->progress(rt->world);
         if (++turns < HOT_TURNS && !rt->sim) continue; /* a virtual partner moves only when this rank lets it */
         double now = spli_now();
-        if (begin == 0) begin = moved = watched = now;
+        if (begin == 0) {
+            begin = moved = watched = now;
+            spli_now_in(rt, SPLI_IN_WAIT, what);
+        }
         if (progress != before) {
             before = progress;
             moved = now;
@@ -55,8 +59,8 @@ static spl_status wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double li
         if (limit >= 0 && now - moved > limit)
             return spli_error(
                 SPL_ESTALL,
-                "rank %d waited %.1f s for %s%s%s%s and nothing moved for %.1f s; look for a rank that does "
-                "not make this call (--check-collectives shows who calls what), or raise --timeout",
+                "rank %d waited %.1f s for %s%s%s%s and nothing moved for %.1f s; look for a rank that does not make "
+                "this call, or raise --timeout",
                 rt->rank, now - begin, what, rt->site[0] ? " (" : "", rt->site, rt->site[0] ? ")" : "", now - moved);
         if (watch && now - watched > WATCH_EVERY) {
             SPL_TRY(spli_control_watch(rt, what));
@@ -66,11 +70,21 @@ static spl_status wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double li
     }
 }
 
-spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what) {
-    if (!rt->trace) return wait_for(rt, poll, ctx, limit, watch, what);
-    double begin = spli_now();
+spl_status spli_wait_plain(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what) {
+    spli_activity before = (spli_activity)rt->slot->activity;
+    double begin = rt->trace ? spli_now() : 0;
     spl_status status = wait_for(rt, poll, ctx, limit, watch, what);
     if (rt->trace) spli_trace_wait(rt, begin, what);
+    rt->slot->activity = before;
+    return status;
+}
+
+spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what) {
+    spl_status status = spli_wait_plain(rt, poll, ctx, limit, watch, what);
+    if (status.code == SPL_ESTALL) { /* the slot keeps what this rank waited for: others stall too, and look at it */
+        spli_now_in(rt, SPLI_IN_WAIT, what);
+        spli_report_all(rt);
+    }
     return status;
 }
 

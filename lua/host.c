@@ -172,6 +172,17 @@ static void describe_value(lua_State *L) {
     lua_pushfstring(L, "%s%s", text, shown ? " }" : "");
 }
 
+/* Pushes what the error object at 1 says: its sentence and, of ranks that disagree or stall, its table. */
+static void push_said(lua_State *L) {
+    lua_getfield(L, 1, "message");
+    luaL_tolstring(L, -1, NULL);
+    if (lua_getfield(L, 1, "report") != LUA_TSTRING) {
+        lua_pop(L, 1);
+        return;
+    }
+    lua_pushfstring(L, "%s\n%s", lua_tostring(L, -2), lua_tostring(L, -1));
+}
+
 /* Message handler: writes the cause into the host while the stack still stands. */
 static int note_cause(lua_State *L) {
     lspl_host *host = lspl_host_of(L);
@@ -180,8 +191,7 @@ static int note_cause(lua_State *L) {
     char where[LUA_IDSIZE + 24] = "";
     if (lspl_is_error(L, 1)) {
         quiet |= about_input(L, host, where, sizeof where);
-        lua_getfield(L, 1, "message");
-        luaL_tolstring(L, -1, NULL);
+        push_said(L);
     } else if (lua_type(L, 1) == LUA_TSTRING || luaL_getmetafield(L, 1, "__tostring") != LUA_TNIL) {
         luaL_tolstring(L, 1, NULL);
     } else {

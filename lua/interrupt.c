@@ -85,6 +85,30 @@ static void arm(const lspl_host *host) {
     arm_state(host, host->running);
 }
 
+/* Another rank wants to know which line the script is at (core's whereabouts.h). */
+static void answer(lua_State *L, lua_Debug *frame) {
+    (void)frame;
+    lua_sethook(L, NULL, 0, 0);
+    arm_state(lspl_host_of(L), L);
+    lspl_host_answer(L);
+}
+
+void lspl_host_answer(lua_State *L) {
+    char site[128];
+    spl_runtime *rt = lspl_host_of(L)->runtime;
+    if (!rt || !spl_runtime_asked(rt)) return;
+    lspl_site(L, site, sizeof site);
+    spl_runtime_answer(rt, site);
+}
+
+static void on_question(int number) {
+    (void)number;
+    for (lspl_host *host = targets; host; host = host->next) {
+        lua_State *L = host->running ? host->running : host->L;
+        if (L && !stops(host) && !host->gives_way) lua_sethook(L, answer, LUA_MASKCOUNT, 1);
+    }
+}
+
 /* ---- signals */
 
 void lspl_host_stop(lspl_host *host, int number) {
@@ -158,6 +182,7 @@ static void catch_signals(void) {
     handle(SIGALRM, on_alarm, SA_RESTART);
     handle(SIGINT, handler, (int)SA_RESETHAND); /* no SA_RESTART: a blocking read comes back */
     handle(SIGTERM, handler, (int)SA_RESETHAND);
+    handle(SIGURG, targets ? on_question : SIG_DFL, SA_RESTART);
 }
 
 void lspl_interrupt_watch(lspl_host *host, int on) {

@@ -26,6 +26,9 @@ void lspl_host_insist(lua_State *L);
 /* What is called every `count` VM instructions from now on while nothing is to be stopped; NULL: nothing. */
 void lspl_host_hook(lspl_host *host, lua_Hook hook, int count);
 
+/* In Lua: tells a rank that asks which line the script is at. */
+void lspl_host_answer(lua_State *L);
+
 /* Puts `leave` into the table on top, and makes coroutines and os.execute so that an interrupt gets through them. */
 void lspl_open_interrupt(lua_State *L);
 

@@ -28,6 +28,11 @@ static void push_error(lua_State *L, const spl_status *s) {
         lua_pushboolean(L, s->code == SPL_EDISAGREE);
         lua_setfield(L, -2, "follows");
     }
+    if (host && host->runtime && spl_exit_code(s->code) == 4 && spl_runtime_report(host->runtime)) {
+        lua_pushstring(L, spl_runtime_report(host->runtime));
+        lua_setfield(L, -2, "report");
+        spl_runtime_drop_report(host->runtime);
+    }
     luaL_setmetatable(L, LSPL_ERROR);
 }
 

@@ -18,6 +18,7 @@ static int choice(lua_State *L, int index, const char *function, const char *arg
 /* spl.linear(x [.., k], w [n, k], bias [n] | nil, act | nil) -> y [.., n] */
 static int op_linear(lua_State *L) {
     lspl_enter(L, 4);
+    lspl_working(L);
     spl_tensor *x = lspl_check_tensor(L, 1, "linear", "x"), *w = lspl_check_tensor(L, 2, "linear", "w");
     spl_tensor *bias = lspl_opt_tensor(L, 3, "linear", "bias");
     spl_activation act = (spl_activation)choice(L, 4, "linear", "act", activations, SPL_ACT_NONE);
@@ -29,6 +30,7 @@ static int op_linear(lua_State *L) {
 /* spl.norm(x, gamma, beta | nil, "layer" | "rms", eps) -> y, mean, rstd */
 static int op_norm(lua_State *L) {
     lspl_enter(L, 5);
+    lspl_working(L);
     static const char *const kinds[] = {"layer", "rms", NULL};
     spl_tensor *x = lspl_check_tensor(L, 1, "norm", "x"), *gamma = lspl_opt_tensor(L, 2, "norm", "gamma");
     spl_tensor *beta = lspl_opt_tensor(L, 3, "norm", "beta");
@@ -42,6 +44,7 @@ static int op_norm(lua_State *L) {
 /* spl.embed(ids i64, table [vocab, hidden]) -> y [.., hidden]; partial where the table's rows are sharded */
 static int op_embed(lua_State *L) {
     lspl_enter(L, 2);
+    lspl_working(L);
     spl_tensor *ids = lspl_check_tensor(L, 1, "embed", "ids"), *table = lspl_check_tensor(L, 2, "embed", "table");
     spl_tensor **y = lspl_new_tensor(L);
     LSPL_ALLOCATE(L, spl_embed(ids, table, y));
@@ -51,6 +54,7 @@ static int op_embed(lua_State *L) {
 /* spl.nll(logits [b, s, vocab], labels [b, s] i64) -> [b, s] f64; a negative label gives 0 */
 static int op_nll(lua_State *L) {
     lspl_enter(L, 2);
+    lspl_working(L);
     spl_tensor *logits = lspl_check_tensor(L, 1, "nll", "logits"), *labels = lspl_check_tensor(L, 2, "nll", "labels");
     spl_tensor **y = lspl_new_tensor(L);
     LSPL_ALLOCATE(L, spl_nll(logits, labels, y));
@@ -59,6 +63,7 @@ static int op_nll(lua_State *L) {
 
 static int op_add(lua_State *L) {
     lspl_enter(L, 2);
+    lspl_working(L);
     spl_tensor *a = lspl_check_tensor(L, 1, "add", "a"), *b = lspl_check_tensor(L, 2, "add", "b");
     spl_tensor **y = lspl_new_tensor(L);
     LSPL_ALLOCATE(L, spl_add(a, b, y));

@@ -49,6 +49,10 @@ void lspl_collective(lua_State *L, const char *what) {
     set_site(L, rt);
 }
 
+void lspl_working(lua_State *L) {
+    set_site(L, lspl_runtime(L));
+}
+
 static int l_rank(lua_State *L) {
     lua_pushinteger(L, spl_rank(lspl_runtime(L)));
     return 1;

@@ -29,6 +29,8 @@ int lspl_bad_argument(lua_State *L, const char *function, const char *argument, 
 
 /* Call before anything collective: records script:line for agreement and stalls, and refuses inside a finalizer. */
 void lspl_collective(lua_State *L, const char *what);
+/* Call before what may take long: records script:line, for tables of what ranks do. */
+void lspl_working(lua_State *L);
 
 /* lhold.c: what a binding uses stays alive until it returns. A binding that takes objects begins with lspl_enter: it
  * fixes the stack at its `nargs` arguments (absent ones are nil) and puts one value above them. What the lspl_check

@@ -59,6 +59,7 @@ static void look(lua_State *L, lua_Debug *frame) {
     (void)frame;
     lspl_host *host = lspl_host_of(L);
     if (spl_turn_stopped(host->runtime)) lspl_host_stop(host, SIGINT);
+    lspl_host_answer(L);
     lspl_host_insist(L); /* does nothing when there is no reason */
 }
 

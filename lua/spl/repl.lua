@@ -123,7 +123,7 @@ local function describe_error(value, trace)
         if value.code == "interrupt" then
             return "i", value.code, "interrupted"
         end
-        local report = value.report and "\n" .. value.report or ""
+        local report = value.report and not value.follows and "\n" .. value.report or ""
         local about_calls = value.code == "disagree" or value.code == "stall" or value.code == "usage"
         return value.follows and "f" or "e", value.code,
             value.message .. report .. (about_calls and "" or trimmed_trace(trace))

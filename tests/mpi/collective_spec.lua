@@ -288,8 +288,8 @@ describe("collectives on tensors of one rank refuse", function()
         local mesh <close> = spl.mesh "x=*"
         local t <close> = spl.ones { shape = { world } }
         local more <close> = spl.ones { shape = { 2 * world } }
-        refused("disagree", "disagree on the counts", mesh.all_reduce, mesh, "x", rank == 0 and t or more)
-        refused("disagree", "disagree on the call", rank == 0 and mesh.all_reduce or mesh.all_to_all, mesh, "x", t)
+        refused("disagree", "different count", mesh.all_reduce, mesh, "x", rank == 0 and t or more)
+        refused("disagree", "different API", rank == 0 and mesh.all_reduce or mesh.all_to_all, mesh, "x", t)
         local good <close> = mesh:all_reduce("x", t)
         assert.equal(world, good:item(1))
     end)

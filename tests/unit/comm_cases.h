@@ -392,23 +392,25 @@ static void cases_of_mismatch(env *e) {
     scatter.kind = SPL_COLL_REDUCE_SCATTER;
     broadcast.kind = SPL_COLL_BROADCAST;
     case_mismatch(e, "agreement: another call", &reduce, &gather,
-                  WORDS("disagree on the call", "all-reduce of 5 f32", "all-gather of 5 f32"));
+                  WORDS("(different API)", "all-reduce of 5 f32", "all-gather of 5 f32"));
     other = reduce, other.dtype = SPL_F64;
-    case_mismatch(e, "agreement: another dtype", &reduce, &other, WORDS("disagree on the dtype", "5 f32", "5 f64"));
+    case_mismatch(e, "agreement: another dtype", &reduce, &other,
+                  WORDS("(different parameter, the dtype)", "5 f32", "5 f64"));
     other = reduce, other.send_counts = &six;
     case_mismatch(e, "agreement: another count in an all-reduce", &reduce, &other,
-                  WORDS("disagree on the counts", "of 5 f32", "of 6 f32"));
+                  WORDS("(different count)", "of 5 f32", "of 6 f32"));
     other = gather, other.recv_counts = odd;
     case_mismatch(e, "agreement: an all-gather that expects less than is sent", &gather, &other,
-                  WORDS("the counts", "rank 0 sends 5 elements", "expects 4"));
+                  WORDS("(different count)", "rank 0 sends 5 elements", "expects 4"));
     other = all, other.recv_counts = odd;
     case_mismatch(e, "agreement: an all-to-all that expects less than is sent", &all, &other,
-                  WORDS("the counts", "rank 0 sends 5 elements", "expects 4"));
+                  WORDS("(different count)", "rank 0 sends 5 elements", "expects 4"));
     other = scatter, other.send_counts = odd;
     case_mismatch(e, "agreement: other parts in a reduce-scatter", &scatter, &other,
-                  WORDS("the counts", "reduce-scatter"));
+                  WORDS("(different count)", "reduce-scatter"));
     other = broadcast, other.root = 1;
-    case_mismatch(e, "agreement: another root", &broadcast, &other, WORDS("the root", "is rank 0", "is rank 1"));
+    case_mismatch(e, "agreement: another root", &broadcast, &other,
+                  WORDS("(different parameter, the root)", "from member 0", "from member 1"));
 
     int is_last = e->rank == P - 1;
     double number = 1;
@@ -424,7 +426,7 @@ static void case_elsewhere(env *e) {
         row = job_make(e->row, SPL_COLL_ALL_REDUCE, UNEVEN, 0);
     spl_status s = e->rank == 0 ? spli_comm_run(e->rt, e->row, &row.coll)
                                 : spli_comm_run(e->rt, e->rt->world, &world.coll);
-    expect_error(e, s, SPL_EDISAGREE, WORDS("disagree on the call", "on axis row", "over all ranks"));
+    expect_error(e, s, SPL_EDISAGREE, WORDS("(different parameter, the axis)", "on axis row", "over all ranks"));
     good_all_reduce(e, e->rt->world);
     if (e->row->size > 1) good_all_reduce(e, e->row);
     good_all_reduce(e, e->column);
