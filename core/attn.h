@@ -95,12 +95,24 @@ void spli_attn_plan_free(spli_attn_plan *p);
 
 /* ---- the op (attn_op.c) and its executor (attn_exec.c) ---- */
 
+/* This rank's query heads in groups [begin[g], end[g]), each all heads of some KV heads. `arrive` sees to it that the
+ * heads of a group are there before it is computed; `leave` is told that its part of out is done. Either may be NULL.
+ */
+typedef struct spli_attn_groups {
+    int n;
+    const int64_t *begin, *end;
+    spl_status (*arrive)(void *ctx, int g);
+    spl_status (*leave)(void *ctx, int g, spl_tensor *out);
+    void *ctx;
+} spli_attn_groups;
+
 typedef struct spli_attention_attrs {
     spli_mask mask;
     double scale;
     int64_t group; /* query heads per KV head */
     spli_dropout dropout;
-    spl_role role; /* how keys reach queries along the axes that split both: ring or gather */
+    spl_role role;                  /* how keys reach queries along the axes that split both: ring or gather */
+    const spli_attn_groups *groups; /* NULL: all heads at once */
     /* A part that is merged into the same softmax, NULL: none: keys and values of the whole mesh's view, e.g.
      * summaries, [batch, n, kv_heads, head_dim], with a mask of their own and a number added to the score of each. */
     spl_tensor *more_k, *more_v;
@@ -113,6 +125,11 @@ typedef struct spli_attention_attrs {
 spl_status spli_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spli_attention_attrs *attrs,
                           spl_tensor **out, spl_tensor **lse);
 
+/* Of lists of query and KV heads: which positions of the first (all behind each other) read KV positions [kv_begin,
+ * kv_end), `group` query heads a KV head. */
+spl_status spli_heads_reading(const spli_segments *q_heads, const spli_segments *kv_heads, int64_t group,
+                              int64_t kv_begin, int64_t kv_end, int64_t *begin, int64_t *end);
+
 /* Carries a plan out: `members` are those of `comm`. The op has checked and made everything. */
 typedef struct spli_attn_run {
     spl_runtime *rt;
@@ -121,8 +138,9 @@ typedef struct spli_attn_run {
     const char *role;   /* for traces: "ring" */
     spl_attn_args args; /* of the own keys; out, lse and the rest */
     const spl_tensor *k, *v;
-    int64_t heads_per_pair; /* for counting FLOPs: batch * heads of this rank */
-    int merged;             /* out holds something already */
+    int64_t kv_begin;  /* the first, in k and v, of the KV heads that args are about */
+    int64_t lse_heads; /* heads of the array that lse points into */
+    int merged;        /* out holds something already */
 } spli_attn_run;
 spl_status spli_attn_execute(spli_attn_run *run);
 

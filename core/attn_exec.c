@@ -59,7 +59,8 @@ static spl_status pack_own(const travel *t, int64_t begin, int64_t end, char *in
             .shape = {end - begin, a->batch, a->kv_heads, a->head_dim},
             .dst_strides = {t->row, a->kv_heads * a->head_dim, a->head_dim, 1},
             .src_strides = {from[i]->strides[1], from[i]->strides[0], from[i]->strides[2], from[i]->strides[3]}};
-        box.src = (const char *)spli_tensor_data(from[i]) + (size_t)(begin * from[i]->strides[1]) * size;
+        int64_t at = begin * from[i]->strides[1] + t->run->kv_begin * from[i]->strides[2];
+        box.src = (const char *)spli_tensor_data(from[i]) + (size_t)at * size;
         box.dst = into + (size_t)(i * t->row / 2) * size;
         SPL_TRY(rt->backend->box(rt->backend_ctx, rt->compute, &box));
     }
@@ -180,6 +181,32 @@ static void move_on(void *ctx) {
     rt->world->ops->progress(rt->world);
 }
 
+/* Some heads of several batch entries: their lse lie apart, so each entry is a call. */
+static spl_status one_by_one(spl_runtime *rt, const spl_attn_args *all, int64_t lse_heads) {
+    size_t size = spl_dtype_size(all->dtype), out_size = spl_dtype_size(all->out_dtype);
+    size_t lse_size = all->dtype == SPL_F64 ? 8 : 4;
+    int s = 0;
+    for (int64_t b = 0, done = 0; b < all->batch; b++) {
+        while (s < all->nbatch_segments && b - done >= all->batch_segments[s].length)
+            done += all->batch_segments[s++].length;
+        spl_segment entry = {b, 1, 1};
+        if (s < all->nbatch_segments) /* the global index of entry b */
+            entry.start = all->batch_segments[s].start + (b - done) * all->batch_segments[s].stride;
+        spl_attn_args a = *all;
+        a.batch = 1;
+        a.batch_segments = &entry;
+        a.nbatch_segments = 1;
+        a.q = (const char *)all->q + (size_t)(b * all->q_strides[0]) * size;
+        a.k = (const char *)all->k + (size_t)(b * all->k_strides[0]) * size;
+        a.v = (const char *)all->v + (size_t)(b * all->v_strides[0]) * size;
+        a.out = (char *)all->out + (size_t)(b * all->out_strides[0]) * out_size;
+        a.lse = (char *)all->lse + (size_t)(b * lse_heads * all->sq) * lse_size;
+        SPL_TRY(rt->backend->attention(rt->backend_ctx, rt->compute, &a));
+        SPL_TRY(spli_wait_queue(rt, rt->compute)); /* the entry is host memory */
+    }
+    return spli_ok();
+}
+
 static spl_status compute(spli_attn_run *run, const travel *t, int s, int travelling, int *begun) {
     const spli_attn_step *step = &run->plan->steps[s];
     spl_runtime *rt = run->rt;
@@ -187,8 +214,9 @@ static spl_status compute(spli_attn_run *run, const travel *t, int s, int travel
     if (a.batch * a.heads * a.sq == 0 || (step->npieces == 0 && *begun)) return spli_ok();
     a.sk = step->source_rows;
     if (s == 0) {
-        a.k = spli_tensor_data(run->k);
-        a.v = spli_tensor_data(run->v);
+        size_t size = spl_dtype_size(a.dtype);
+        a.k = (const char *)spli_tensor_data(run->k) + (size_t)(run->kv_begin * run->k->strides[2]) * size;
+        a.v = (const char *)spli_tensor_data(run->v) + (size_t)(run->kv_begin * run->v->strides[2]) * size;
         memcpy(a.k_strides, run->k->strides, sizeof a.k_strides);
         memcpy(a.v_strides, run->v->strides, sizeof a.v_strides);
     } else {
@@ -203,7 +231,8 @@ static spl_status compute(spli_attn_run *run, const travel *t, int s, int travel
     a.merge = *begun;
     if (travelling && rt->world->ops->progress) a.progress = move_on, a.progress_ctx = rt;
     *begun = 1;
-    return rt->backend->attention(rt->backend_ctx, rt->compute, &a);
+    if (a.heads == run->lse_heads || a.batch == 1) return rt->backend->attention(rt->backend_ctx, rt->compute, &a);
+    return one_by_one(rt, &a, run->lse_heads);
 }
 
 spl_status spli_attn_execute(spli_attn_run *run) {
@@ -228,7 +257,7 @@ spl_status spli_attn_execute(spli_attn_run *run) {
         }
     }
     spli_count(&rt->counters.attention_flops,
-               4.0 * (double)a->head_dim * (double)p->pairs * (double)run->heads_per_pair);
+               4.0 * (double)a->head_dim * (double)p->pairs * (double)(a->batch * a->heads));
 done:
     if (request) { /* an error while something travels: give it up */
         if (request->ready) rt->backend->event_close(rt->backend_ctx, request->ready);

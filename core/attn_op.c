@@ -115,6 +115,20 @@ static spl_status map_heads(const spli_segments *q_heads, const spli_segments *k
     return spli_ok();
 }
 
+spl_status spli_heads_reading(const spli_segments *q_heads, const spli_segments *kv_heads, int64_t group,
+                              int64_t kv_begin, int64_t kv_end, int64_t *begin, int64_t *end) {
+    int64_t n = spli_segments_total(q_heads->at, q_heads->n), h = 0;
+    int32_t *map = malloc((size_t)(n ? n : 1) * sizeof *map);
+    if (!map) return spli_error(SPL_ENOMEM, "out of memory while planning attention");
+    spl_status status = map_heads(q_heads, kv_heads, group, map);
+    while (status.code == SPL_OK && h < n && map[h] < kv_begin) h++;
+    *begin = h;
+    while (status.code == SPL_OK && h < n && map[h] < kv_end) h++;
+    *end = h;
+    free(map);
+    return status;
+}
+
 /* ---- the members along whose axes keys travel ---- */
 
 typedef struct group {
@@ -213,7 +227,8 @@ static spl_attn_args args_of(const spli_call *c, const indices *x, const spl_ten
 }
 
 /* What is merged into the same softmax: everybody has all of its keys. */
-static spl_status add_more(const spli_call *c, const group *g, spli_attn_run *run) {
+static spl_status add_more(const spli_call *c, const group *g, const spli_attn_run *same) {
+    spli_attn_run more = *same, *run = &more;
     const spli_attention_attrs *attrs = c->attrs;
     spli_segments all;
     spli_attn_plan plan = {0};
@@ -230,6 +245,40 @@ static spl_status add_more(const spli_call *c, const group *g, spli_attn_run *ru
 done:
     spli_segments_free(&all);
     spli_attn_plan_free(&plan);
+    return status;
+}
+
+/* The local query heads [begin, end): all of those of some KV heads. */
+static spl_status run_heads(const spli_call *c, const group *g, const spli_attn_run *all, int64_t begin, int64_t end) {
+    const spli_attention_attrs *attrs = c->attrs;
+    spli_attn_run run = *all;
+    spl_attn_args *a = &run.args;
+    const int64_t heads = end - begin;
+    int32_t *kv_of_head = malloc((size_t)(heads > 0 ? heads : 1) * sizeof *kv_of_head), low = 0, high = -1;
+    spli_segments part = {0};
+    spl_status status = spli_ok();
+    if (!kv_of_head) return spli_error(SPL_ENOMEM, "out of memory while planning attention");
+    for (int64_t h = 0; h < heads; h++) {
+        int32_t kv = all->args.kv_of_head[begin + h];
+        if (h == 0 || kv < low) low = kv;
+        if (kv > high) high = kv;
+    }
+    for (int64_t h = 0; h < heads; h++) kv_of_head[h] = all->args.kv_of_head[begin + h] - low;
+    run.kv_begin = low;
+    a->kv_heads = high - low + 1;
+    a->kv_of_head = kv_of_head;
+    a->heads = heads;
+    a->q = (const char *)a->q + (size_t)(begin * a->q_strides[2]) * spl_dtype_size(a->dtype);
+    a->out = (char *)a->out + (size_t)(begin * a->out_strides[2]) * spl_dtype_size(a->out_dtype);
+    a->lse = (char *)a->lse + (size_t)(begin * a->sq) * (a->dtype == SPL_F64 ? 8 : 4);
+    SPL_GO(spli_segments_part(a->head_segments, a->nhead_segments, begin, end, &part), done);
+    a->head_segments = part.at;
+    a->nhead_segments = part.n;
+    SPL_GO(spli_attn_execute(&run), done);
+    if (attrs->more_k) status = add_more(c, g, &run);
+done:
+    spli_segments_free(&part);
+    free(kv_of_head);
     return status;
 }
 
@@ -261,13 +310,20 @@ static spl_status forward(const spli_call *c) {
                          .args = args_of(c, &x, wide ? wide : out),
                          .k = k,
                          .v = v,
-                         .heads_per_pair = q->local[0] * q->local[2]};
-    SPL_GO(spli_attn_execute(&run), done);
-    if (attrs->more_k) SPL_GO(add_more(c, &g, &run), done);
+                         .lse_heads = q->local[2]};
+    const int64_t none = 0;
+    const spli_attn_groups one = {.n = 1, .begin = &none, .end = &q->local[2]};
+    const spli_attn_groups *groups = attrs->groups ? attrs->groups : &one;
+    for (int i = 0; i < groups->n; i++) {
+        if (groups->arrive) SPL_GO(groups->arrive(groups->ctx, i), done);
+        SPL_GO(run_heads(c, &g, &run, groups->begin[i], groups->end[i]), done);
+        if (groups->leave && !wide) SPL_GO(groups->leave(groups->ctx, i, out), done);
+    }
     if (wide && spl_tensor_local_count(out) > 0)
         SPL_GO(c->rt->backend->cast(c->rt->backend_ctx, c->rt->compute, spli_tensor_data(out), out->dtype,
                                     spli_tensor_data(wide), SPL_F32, spl_tensor_local_count(out)),
                done);
+    for (int i = 0; groups->leave && wide && i < groups->n; i++) SPL_GO(groups->leave(groups->ctx, i, out), done);
     SPL_GO(spli_wait_queue(c->rt, c->rt->compute), done); /* pieces and segments are host memory */
 done:
     spl_tensor_release(wide);

@@ -15,6 +15,9 @@ int64_t spli_segments_total(const spl_segment *s, int n);
 /* Segments as positions in their documents (NULL: as they are): cut where a document begins, counted from there. */
 spl_status spli_segments_restart(const spl_segment *s, int n, const spl_documents *documents, spli_segments *out);
 
+/* The elements at positions [begin, end) of a list. */
+spl_status spli_segments_part(const spl_segment *s, int n, int64_t begin, int64_t end, spli_segments *out);
+
 /* Balanced split of n among parts: part c begins at *start and has the returned length; the first n % parts get one
  * more. */
 int64_t spli_split(int64_t n, int64_t parts, int64_t c, int64_t *start);

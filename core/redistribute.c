@@ -14,6 +14,7 @@
 #include "op.h"
 #include "redistribute.h"
 #include "trace.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,74 +160,169 @@ static spl_status pack(const step_state *s, const transfer *t, int in_receiver_o
     return move_boxes(s->rt, t, STRAIGHT, s->from->dtype, spli_tensor_data(s->from), s->from->strides, into, strides);
 }
 
+/* Only some positions of one dimension: of what a member holds before, or of what it shall hold. */
+typedef struct part {
+    int dim, at_holder;
+    const int64_t *begin, *end; /* by member */
+} part;
+
+/* Takes out of a transfer between members i and j what the part does not have. */
+static void clip(transfer *t, const part *only, int i, int j) {
+    int64_t begin = only->begin[only->at_holder ? i : j], end = only->end[only->at_holder ? i : j], total = 0;
+    int kept = 0;
+    for (int r = 0; r < t->nruns[only->dim]; r++) {
+        spli_run x = t->runs[only->dim][r];
+        int64_t first = only->at_holder ? x.a : x.b, step = only->at_holder ? x.a_step : x.b_step;
+        int64_t from = first < begin ? (begin - first + step - 1) / step : 0;
+        int64_t to = first >= end ? 0 : (end - first + step - 1) / step;
+        if (to > x.length) to = x.length;
+        if (from >= to) continue;
+        total += to - from;
+        t->runs[only->dim][kept++] =
+            (spli_run){x.a + from * x.a_step, x.b + from * x.b_step, to - from, x.a_step, x.b_step};
+    }
+    t->nruns[only->dim] = kept;
+    t->count = total;
+    for (int d = 0; d < t->ndim; d++) {
+        int64_t length = 0;
+        for (int r = 0; r < t->nruns[d] && d != only->dim; r++) length += t->runs[d][r].length;
+        if (d != only->dim) t->count *= length;
+    }
+}
+
 /* All-gather, reduce-scatter and all-to-all: pack for each receiver, exchange, unpack from each sender; what already
  * lies as it travels is sent, and received, in its place. */
-static spl_status exchange(const step_state *s, spl_coll_kind kind, int64_t *bytes) {
-    const int P = s->size, gathers = kind == SPL_COLL_ALL_GATHER, reduces = kind == SPL_COLL_REDUCE_SCATTER;
-    const int widens = s->to->dtype != s->from->dtype; /* a sum of halves in f32: parts arrive, and are added here */
-    const size_t size = spl_dtype_size(s->from->dtype);
+typedef struct exchange {
+    step_state s;
+    spl_coll_kind kind;
+    int widens; /* a sum of halves in f32: parts arrive, and are added here */
+    int recv_direct;
+    char *send, *recv;
+    int64_t send_total, recv_total;
+    int64_t *send_counts, *recv_counts;
+    transfer *out, *in;
+    spl_request *request;
+    int64_t bytes;
+} exchange;
+
+static void exchange_free(exchange *x) {
+    const size_t size = spl_dtype_size(x->s.from->dtype);
+    if (x->request) { /* an error elsewhere while this travels: give it up */
+        if (x->request->ready) x->s.rt->backend->event_close(x->s.rt->backend_ctx, x->request->ready);
+        x->request->comm->ops->request_free(x->request);
+    }
+    for (int j = 0; j < x->s.size; j++) {
+        if (x->out) transfer_free(&x->out[j]);
+        if (x->in) transfer_free(&x->in[j]);
+    }
+    free(x->out);
+    free(x->in);
+    free(x->send_counts);
+    if (x->send) spli_free(x->s.rt, SPL_MEM_BUFFERS, x->send, (size_t)x->send_total * size);
+    if (x->recv) spli_free(x->s.rt, SPL_MEM_BUFFERS, x->recv, (size_t)x->recv_total * size);
+    memset(x, 0, sizeof *x);
+}
+
+static spl_status exchange_start(exchange *x, const step_state *state, spl_coll_kind kind, const part *only) {
+    const int P = state->size, gathers = kind == SPL_COLL_ALL_GATHER, reduces = kind == SPL_COLL_REDUCE_SCATTER;
+    const size_t size = spl_dtype_size(state->from->dtype);
     spl_status status = spli_ok();
-    char *send = NULL, *recv = NULL;
-    int64_t send_total = 0, recv_total = 0, at = 0, offset, send_from = 0;
-    int64_t *send_counts = calloc((size_t)P, sizeof *send_counts),
-            *recv_counts = calloc((size_t)P, sizeof *recv_counts);
-    transfer *out = calloc((size_t)P, sizeof *out), *in = calloc((size_t)P, sizeof *in);
-    if (!send_counts || !recv_counts || !out || !in)
-        SPL_GO(spli_error(SPL_ENOMEM, "out of memory while planning a redistribution"), done);
+    int64_t at = 0, offset, send_from = 0;
+    *x = (exchange){.s = *state, .kind = kind, .widens = state->to->dtype != state->from->dtype};
+    const step_state *s = &x->s;
+    x->send_counts = calloc(2 * (size_t)P, sizeof *x->send_counts);
+    x->out = calloc((size_t)P, sizeof *x->out);
+    x->in = calloc((size_t)P, sizeof *x->in);
+    if (!x->send_counts || !x->out || !x->in)
+        SPL_GO(spli_error(SPL_ENOMEM, "out of memory while planning a redistribution"), fail);
+    x->recv_counts = x->send_counts + P;
 
     int recv_direct = 1, send_direct = 1;
     for (int j = 0; j < P; j++) {
         if (!gathers || j == s->me)
-            SPL_GO(between(s, s->me, j, &out[j]), done); /* gathering, everyone is sent the same */
-        if (!reduces) SPL_GO(between(s, j, s->me, &in[j]), done);
-        if (in[j].count && !(lies_dense(&in[j], s->to, 0, &offset) && offset == recv_total)) recv_direct = 0;
-        if (out[j].count && send_direct) { /* the parts follow each other in memory, from wherever the first lies */
-            send_direct = lies_dense(&out[j], s->from, 1, &offset);
-            if (send_total == 0) send_from = offset;
-            send_direct = send_direct && offset == send_from + send_total;
+            SPL_GO(between(s, s->me, j, &x->out[j]), fail); /* gathering, everyone is sent the same */
+        if (!reduces) SPL_GO(between(s, j, s->me, &x->in[j]), fail);
+        if (only) {
+            clip(&x->out[j], only, s->me, j);
+            clip(&x->in[j], only, j, s->me);
         }
-        send_total += send_counts[j] = out[j].count;
-        recv_total += recv_counts[j] = in[j].count;
+        if (x->in[j].count && !(lies_dense(&x->in[j], s->to, 0, &offset) && offset == x->recv_total)) recv_direct = 0;
+        if (x->out[j].count && send_direct) { /* the parts follow each other in memory, from wherever the first lies */
+            send_direct = lies_dense(&x->out[j], s->from, 1, &offset);
+            if (x->send_total == 0) send_from = offset;
+            send_direct = send_direct && offset == send_from + x->send_total;
+        }
+        x->send_total += x->send_counts[j] = x->out[j].count;
+        x->recv_total += x->recv_counts[j] = x->in[j].count;
     }
-    if (gathers) send_counts[0] = send_total;
-    for (int j = 0; j < P && widens; j++) recv_total += recv_counts[j] = send_counts[s->me];
-    recv_direct = recv_direct && !widens;
-    if (!send_direct && send_total)
-        SPL_GO(spli_alloc(s->rt, SPL_MEM_BUFFERS, (size_t)send_total * size, (void **)&send), done);
-    if (!recv_direct && recv_total)
-        SPL_GO(spli_alloc(s->rt, SPL_MEM_BUFFERS, (size_t)recv_total * size, (void **)&recv), done);
+    if (gathers) x->send_counts[0] = x->send_total;
+    for (int j = 0; j < P && x->widens; j++) x->recv_total += x->recv_counts[j] = x->send_counts[s->me];
+    x->recv_direct = recv_direct && !x->widens;
+    if (!send_direct && x->send_total)
+        SPL_GO(spli_alloc(s->rt, SPL_MEM_BUFFERS, (size_t)x->send_total * size, (void **)&x->send), fail);
+    if (!x->recv_direct && x->recv_total)
+        SPL_GO(spli_alloc(s->rt, SPL_MEM_BUFFERS, (size_t)x->recv_total * size, (void **)&x->recv), fail);
 
-    for (int j = 0; j < P && !send_direct; at += out[j++].count)
-        SPL_GO(pack(s, &out[j], reduces, send + (size_t)at * size), done);
-    const char *parts = send_direct && send_total ? (char *)spli_tensor_data(s->from) + (size_t)send_from * size : send;
-    spl_coll coll = {.kind = widens ? SPL_COLL_ALL_TO_ALL : kind,
+    for (int j = 0; j < P && !send_direct; at += x->out[j++].count)
+        SPL_GO(pack(s, &x->out[j], reduces, x->send + (size_t)at * size), fail);
+    const char *parts =
+        send_direct && x->send_total ? (char *)spli_tensor_data(s->from) + (size_t)send_from * size : x->send;
+    spl_coll coll = {.kind = x->widens ? SPL_COLL_ALL_TO_ALL : kind,
                      .dtype = s->from->dtype,
-                     .send_counts = send_counts,
-                     .recv_counts = reduces && !widens ? NULL : recv_counts,
+                     .send_counts = x->send_counts,
+                     .recv_counts = reduces && !x->widens ? NULL : x->recv_counts,
                      .send = parts,
-                     .recv = recv_direct ? spli_tensor_data(s->to) : recv};
-    *bytes = spl_coll_bytes(s->comm, &coll);
-    SPL_GO(spli_comm_run(s->rt, s->comm, &coll), done);
-    at = 0;
-    if (widens)
-        SPL_GO(spli_sum_widened(s->rt, spli_tensor_data(s->to), recv, s->from->dtype, P, send_counts[s->me]), done);
-    for (int j = 0; j < P && !recv_direct && !widens; at += in[j++].count)
-        SPL_GO(move_boxes(s->rt, &in[j], UNPACK, s->from->dtype, recv + (size_t)at * size, NULL,
+                     .recv = x->recv_direct ? spli_tensor_data(s->to) : x->recv};
+    x->kind = coll.kind;
+    x->bytes = spl_coll_bytes(s->comm, &coll);
+    SPL_GO(spli_comm_start(s->rt, s->comm, &coll, &x->request), fail);
+    return status;
+fail:
+    exchange_free(x);
+    return status;
+}
+
+static spl_status exchange_finish(exchange *x) {
+    const step_state *s = &x->s;
+    const size_t size = spl_dtype_size(s->from->dtype);
+    spl_status status = spli_ok();
+    char place[48], what[96];
+    int64_t at = 0;
+    spl_request *request = x->request;
+    x->request = NULL;
+    snprintf(what, sizeof what, "%s %s", spl_coll_name(x->kind), spli_comm_place(s->comm, place, sizeof place));
+    SPL_GO(spli_wait(s->rt, request, what), done);
+    if (x->widens)
+        SPL_GO(spli_sum_widened(s->rt, spli_tensor_data(s->to), x->recv, s->from->dtype, s->size,
+                                x->send_counts[s->me]),
+               done);
+    for (int j = 0; j < s->size && !x->recv_direct && !x->widens; at += x->in[j++].count)
+        SPL_GO(move_boxes(s->rt, &x->in[j], UNPACK, s->from->dtype, x->recv + (size_t)at * size, NULL,
                           spli_tensor_data(s->to), s->to->strides),
                done);
     SPL_GO(spli_wait_queue(s->rt, s->rt->compute), done); /* the buffers are about to go */
 done:
-    for (int j = 0; j < P; j++) {
-        if (out) transfer_free(&out[j]);
-        if (in) transfer_free(&in[j]);
-    }
-    free(out);
-    free(in);
-    free(send_counts);
-    free(recv_counts);
-    if (send) spli_free(s->rt, SPL_MEM_BUFFERS, send, (size_t)send_total * size);
-    if (recv) spli_free(s->rt, SPL_MEM_BUFFERS, recv, (size_t)recv_total * size);
+    exchange_free(x);
     return status;
+}
+
+static spl_status exchange_all(const step_state *s, spl_coll_kind kind, int64_t *bytes) {
+    exchange x;
+    SPL_TRY(exchange_start(&x, s, kind, NULL));
+    *bytes = x.bytes;
+    return exchange_finish(&x);
+}
+
+static step_state state_of(const spl_tensor *from, int axis, const spl_layout *to, spl_tensor *result) {
+    return (step_state){from->rt,
+                        from,
+                        result,
+                        &from->layout,
+                        to,
+                        axis,
+                        from->mesh->spec.axes[axis].size,
+                        from->mesh->coords[axis],
+                        from->mesh->comm[axis]};
 }
 
 /* One axis changes, everything else stays; a reduce-scatter of bf16 or f16 may give f32. */
@@ -237,15 +333,7 @@ static spl_status take_step(spl_tensor *from, int axis, const spl_layout *to, sp
     const char *kind = "slice";
     spli_span span = spli_trace_begin(rt);
     SPL_TRY(spl_tensor_create(rt, from->mesh, to, dtype, SPL_MEM_ACTIVATIONS, &result));
-    step_state s = {rt,
-                    from,
-                    result,
-                    &from->layout,
-                    to,
-                    axis,
-                    from->mesh->spec.axes[axis].size,
-                    from->mesh->coords[axis],
-                    from->mesh->comm[axis]};
+    step_state s = state_of(from, axis, to, result);
     spl_place before = from->layout.axes[axis].place, after = to->axes[axis].place;
     spl_coll_kind coll = before == SPL_PARTIAL ? (after == SPL_SHARD ? SPL_COLL_REDUCE_SCATTER : SPL_COLL_ALL_REDUCE)
                                                : (after == SPL_SHARD ? SPL_COLL_ALL_TO_ALL : SPL_COLL_ALL_GATHER);
@@ -257,7 +345,7 @@ static spl_status take_step(spl_tensor *from, int axis, const spl_layout *to, sp
         status = place_locally(&s, s.me);
     } else {
         kind = spl_coll_name(coll);
-        status = coll == SPL_COLL_ALL_REDUCE ? all_reduce(&s, &bytes) : exchange(&s, coll, &bytes);
+        status = coll == SPL_COLL_ALL_REDUCE ? all_reduce(&s, &bytes) : exchange_all(&s, coll, &bytes);
     }
     if (status.code != SPL_OK) {
         spl_tensor_release(result);
@@ -336,4 +424,73 @@ spl_status spl_redistribute(spl_tensor *t, const spl_layout *to, spl_tensor **ou
     }
     *out = now;
     return spli_ok();
+}
+
+/* ---- in parts ---- */
+
+struct spli_move {
+    spl_tensor *from, *result;
+    int axis; /* -1: all of it is there already */
+    int travelling;
+    exchange x;
+};
+
+static spl_status move_new(spl_tensor *from, const spl_layout *to, int in_parts, spli_move **out) {
+    spli_layout_step steps[SPLI_MAX_STEPS];
+    spl_status status;
+    *out = NULL;
+    spli_move *m = calloc(1, sizeof *m);
+    if (!m) return spli_error(SPL_ENOMEM, "out of memory while planning a redistribution");
+    int n = in_parts ? spli_layout_path(&from->layout, to, steps) : 0, axis = n == 1 ? steps[0].axis : -1;
+    if (axis >= 0 && (from->layout.axes[axis].place != SPL_SHARD || to->axes[axis].place != SPL_SHARD)) axis = -1;
+    m->axis = axis;
+    status = axis < 0 ? spl_redistribute(from, to, &m->result)
+                      : spl_tensor_create(from->rt, from->mesh, to, from->dtype, SPL_MEM_ACTIVATIONS, &m->result);
+    if (status.code != SPL_OK) {
+        free(m);
+        return status;
+    }
+    m->from = from;
+    spl_tensor_retain(from);
+    *out = m;
+    return status;
+}
+
+spl_status spli_move_open(spl_tensor *from, const spl_layout *to, spli_move **out) {
+    return move_new(from, to, 1, out);
+}
+
+spl_status spli_move_whole(spl_tensor *from, const spl_layout *to, spli_move **out) {
+    return move_new(from, to, 0, out);
+}
+
+spl_tensor *spli_move_result(const spli_move *m) { return m->result; }
+
+spl_status spli_move_start(spli_move *m, int dim, int at_holder, const int64_t *begin, const int64_t *end) {
+    const part only = {dim, at_holder, begin, end};
+    if (m->axis < 0) return spli_ok();
+    step_state s = state_of(m->from, m->axis, &m->result->layout, m->result);
+    SPL_TRY(exchange_start(&m->x, &s, SPL_COLL_ALL_TO_ALL, &only));
+    m->travelling = 1;
+    return spli_ok();
+}
+
+spl_status spli_move_finish(spli_move *m) {
+    spl_runtime *rt = m->from->rt;
+    if (!m->travelling) return spli_ok();
+    const int64_t bytes = m->x.bytes;
+    m->travelling = 0;
+    SPL_TRY(exchange_finish(&m->x));
+    if (rt->hook.comm)
+        rt->hook.comm(rt->hook.ctx, rt->subject, spl_coll_name(SPL_COLL_ALL_TO_ALL),
+                      m->from->mesh->spec.axes[m->axis].name, bytes, m->result);
+    return spli_ok();
+}
+
+void spli_move_close(spli_move *m) {
+    if (!m) return;
+    if (m->travelling) exchange_free(&m->x);
+    spl_tensor_release(m->from);
+    spl_tensor_release(m->result);
+    free(m);
 }

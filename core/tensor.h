@@ -39,6 +39,18 @@ static inline void *spli_tensor_data(const spl_tensor *t) {
 int spli_tensor_dense(const spl_tensor *t);
 /* SPL_ERELEASED when dropped; `name` is used in the message ("x of linear"). */
 spl_status spli_tensor_usable(const spl_tensor *t, const char *name);
+/* A redistribution in parts, so that work begins on the first while the rest travels. What one all-to-all does goes in
+ * parts; anything else is there when open returns, and the other calls do nothing. A part is positions [begin[m],
+ * end[m]) of dimension `dim` of member m's part of the axis, of what it holds before (at_holder) or shall hold. One part
+ * travels at a time. [collective over the axis: open, start and finish, by all in the same order] */
+typedef struct spli_move spli_move;
+spl_status spli_move_open(spl_tensor *from, const spl_layout *to, spli_move **out);
+spl_status spli_move_whole(spl_tensor *from, const spl_layout *to, spli_move **out); /* all of it, at once */
+spl_tensor *spli_move_result(const spli_move *m); /* borrowed; filled part by part */
+spl_status spli_move_start(spli_move *m, int dim, int at_holder, const int64_t *begin, const int64_t *end);
+spl_status spli_move_finish(spli_move *m);
+void spli_move_close(spli_move *m); /* NULL is allowed */
+
 /* All given tensors (NULLs skipped) alive and of one mesh. */
 spl_status spli_tensors_together(const char *op, spl_tensor *const *ts, int n);
 /* The same local memory under another global meaning: new global shape, layout (its local shape must equal local),
