@@ -78,7 +78,8 @@ spl_status spli_segments_part(const spl_segment *s, int n, int64_t begin, int64_
     int64_t offset = 0;
     memset(out, 0, sizeof *out);
     for (int i = 0; i < n && offset < end; offset += s[i++].length) {
-        int64_t from = begin > offset ? begin - offset : 0, to = end - offset < s[i].length ? end - offset : s[i].length;
+        int64_t from = begin > offset ? begin - offset : 0;
+        int64_t to = end - offset < s[i].length ? end - offset : s[i].length;
         if (from < to) append(out, (spl_segment){s[i].start + from * s[i].stride, to - from, s[i].stride}, 1);
     }
     return finished(out);

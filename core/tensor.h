@@ -41,8 +41,8 @@ int spli_tensor_dense(const spl_tensor *t);
 spl_status spli_tensor_usable(const spl_tensor *t, const char *name);
 /* A redistribution in parts, so that work begins on the first while the rest travels. What one all-to-all does goes in
  * parts; anything else is there when open returns, and the other calls do nothing. A part is positions [begin[m],
- * end[m]) of dimension `dim` of member m's part of the axis, of what it holds before (at_holder) or shall hold. One part
- * travels at a time. [collective over the axis: open, start and finish, by all in the same order] */
+ * end[m]) of dimension `dim` of member m's part of the axis, of what it holds before (at_holder) or shall hold. One
+ * part travels at a time. [collective over the axis: open, start and finish, by all in the same order] */
 typedef struct spli_move spli_move;
 spl_status spli_move_open(spl_tensor *from, const spl_layout *to, spli_move **out);
 spl_status spli_move_whole(spl_tensor *from, const spl_layout *to, spli_move **out); /* all of it, at once */
