@@ -127,6 +127,11 @@ NULL_SLOT(nll)
 NULL_SLOT(attn)
 NULL_SLOT(pool)
 
+static const char *null_kernels(void *ctx) {
+    (void)ctx;
+    return "all ops: nothing is computed";
+}
+
 static int64_t null_workspace_peak(void *ctx, int reset) {
     (void)ctx, (void)reset;
     return 0;
@@ -168,4 +173,5 @@ const spl_backend_ops splk_null_backend = {
     .attention = null_attn,
     .pool = null_pool,
     .workspace_peak = null_workspace_peak,
+    .kernels = null_kernels,
 };

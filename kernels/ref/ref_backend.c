@@ -74,6 +74,11 @@ static spl_status ref_zero(void *ctx, spl_queue *q, void *dst, size_t bytes) {
     return spli_ok();
 }
 
+static const char *ref_kernels(void *ctx) {
+    (void)ctx;
+    return "all ops: plain loops in f64";
+}
+
 static int64_t ref_workspace_peak(void *ctx, int reset) {
     (void)ctx, (void)reset;
     return 0; /* not accounted: nobody plans memory by the reference */
@@ -115,6 +120,7 @@ const spl_backend_ops splk_ref_backend = {
     .attention = splk_ref_pieces,
     .pool = splk_ref_pool,
     .workspace_peak = ref_workspace_peak,
+    .kernels = ref_kernels,
 };
 
 const spl_reference splk_reference = {
