@@ -118,6 +118,7 @@ typedef struct spli_attention_attrs {
     spl_tensor *more_k, *more_v;
     const spli_mask *more_mask;
     spl_tensor *more_bias; /* [n] local, f32 (f64) */
+    int merge; /* the outputs are there already, and hold a part of the softmax */
 } spli_attention_attrs;
 
 /* q [batch, seq_q, heads, head_dim], k and v [batch, seq_k, kv_heads, head_dim]; out like q, lse [batch, heads, seq_q]

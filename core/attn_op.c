@@ -310,6 +310,7 @@ static spl_status forward(const spli_call *c) {
                          .args = args_of(c, &x, wide ? wide : out),
                          .k = k,
                          .v = v,
+                         .merged = attrs->merge,
                          .lse_heads = q->local[2]};
     const int64_t none = 0;
     const spli_attn_groups one = {.n = 1, .begin = &none, .end = &q->local[2]};

@@ -373,6 +373,15 @@ spl_status spl_embed(spl_tensor *ids, spl_tensor *table,
 spl_status spl_nll(spl_tensor *logits, spl_tensor *labels,
                    spl_tensor **nll); /* logits [b,s,vocab] unsharded in vocab; nll f64 [b,s] */
 spl_status spl_add(spl_tensor *a, spl_tensor *b, spl_tensor **y);
+/* [collective over the axes that split the sequence of k] Attention of q [batch, seq_q, heads, head_dim] to k and v
+ * [batch, seq_k, kv_heads, head_dim]; mask NULL: causal; scale 0: 1/sqrt(head_dim); role: how keys reach queries where
+ * axes split both, ring or gather. out like q, lse [batch, heads, seq_q] f32 (f64). Half precision: see backend.h. */
+spl_status spl_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_mask *mask, double scale, spl_role role,
+                         spl_tensor **out, spl_tensor **lse);
+/* [the same] Merges into what earlier calls with the same queries gave, as if all their keys had been one call's (m =
+ * max(lse_a, lse_b); a part with lse -inf contributes nothing). out is f32 or f64. */
+spl_status spl_attention_merge(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_mask *mask, double scale,
+                               spl_role role, spl_tensor *out, spl_tensor *lse);
 
 /* ---------------------------------------------------------------- transformer block */
 

@@ -74,7 +74,8 @@ static void open_bindings(lua_State *L) {
     static void (*const openers[])(lua_State *) = {
         lspl_open_hold, lspl_open_error, lspl_open_runtime, lspl_open_info, lspl_open_trace, lspl_open_mesh,
         lspl_open_layout, lspl_open_mask, lspl_open_tensor, lspl_open_ops, lspl_open_block, lspl_open_reference,
-        lspl_open_safetensors, lspl_open_regex, lspl_open_repl, lspl_open_file, lspl_open_process};
+        lspl_open_safetensors, lspl_open_regex, lspl_open_repl, lspl_open_file, lspl_open_process,
+        lspl_open_attention};
     lua_newtable(L);
     for (size_t i = 0; i < sizeof openers / sizeof *openers; i++) openers[i](L);
     lspl_open_interrupt(L);

@@ -37,9 +37,24 @@ static int open_onto(const char *path, int flags, int onto) {
     return 1;
 }
 
+extern char **environ;
+
+/* A child is no rank of this job, and may start one of its own. */
+static void forget_launcher(void) {
+    static const char *const prefixes[] = {"OMPI_", "PMIX_", "PMI_", "SPL_LAUNCHER", NULL};
+    for (int i = 0; environ[i];) {
+        int ours = 0;
+        char name[256];
+        for (int p = 0; prefixes[p]; p++) ours |= strncmp(environ[i], prefixes[p], strlen(prefixes[p])) == 0;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(environ[i], "="), environ[i]);
+        if (!ours || unsetenv(name)) i++;
+    }
+}
+
 /* In the child: a process group of its own, which ends with this process. */
 static void become(char **argv, const char *out, const char *err, pid_t parent) {
     setpgid(0, 0);
+    forget_launcher();
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     signal(SIGINT, SIG_DFL);
     signal(SIGTERM, SIG_DFL);

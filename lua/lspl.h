@@ -143,6 +143,7 @@ void lspl_open_mask(lua_State *L);
 void lspl_open_tensor(lua_State *L);
 void lspl_open_ops(lua_State *L);
 void lspl_open_block(lua_State *L);
+void lspl_open_attention(lua_State *L);
 void lspl_open_reference(lua_State *L); /* spl.reference.block, .attention; spl.compare (lreference.c) */
 void lspl_open_safetensors(lua_State *L);
 void lspl_open_process(lua_State *L);   /* core.system: processes, files (lprocess.c) */

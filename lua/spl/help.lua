@@ -8,7 +8,7 @@ local topics = require "spl.topics"
 local help = {}
 
 local COLUMNS = 100
-local GROUPS = { "runtime", "mesh", "tensor", "collective", "mask", "block", "safetensors", "regex",
+local GROUPS = { "runtime", "mesh", "tensor", "collective", "mask", "attention", "block", "safetensors", "regex",
     "trace" } -- lua/meta
 local SCRIPTS_TITLE = "Scripts: options, timing, checks, help"
 
