@@ -315,9 +315,10 @@ static spl_status forward(const spli_call *c) {
     const int64_t none = 0;
     const spli_attn_groups one = {.n = 1, .begin = &none, .end = &q->local[2]};
     const spli_attn_groups *groups = attrs->groups ? attrs->groups : &one;
+    if (groups->arrive) SPL_GO(groups->arrive(groups->ctx, 0), done);
     for (int i = 0; i < groups->n; i++) {
-        if (groups->arrive) SPL_GO(groups->arrive(groups->ctx, i), done);
         SPL_GO(run_heads(c, &g, &run, groups->begin[i], groups->end[i]), done);
+        if (groups->arrive && i + 1 < groups->n) SPL_GO(groups->arrive(groups->ctx, i + 1), done);
         if (groups->leave && !wide) SPL_GO(groups->leave(groups->ctx, i, out), done);
     }
     if (wide && spl_tensor_local_count(out) > 0)

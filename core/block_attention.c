@@ -42,7 +42,10 @@ static spl_status summarise(const spl_block *b, spl_tensor *k, spl_tensor *v, sp
 
 /* ---- heads in groups: while one is computed, the next comes, and the one before goes back ---- */
 
-enum { MOST_GROUPS = 4 };
+/* With fewer heads than this on every rank all go at once: halves under way would hold more than they hide. */
+enum { GROUPS = 4 };
+
+static const char *const names[] = {"q", "k", "v"};
 
 typedef struct journey {
     const spl_block *b;
@@ -51,7 +54,7 @@ typedef struct journey {
     const spl_layout *home;  /* of out, in the end */
     int64_t *ranges;         /* heads of each member by group: [groups][q_begin, q_end, kv_begin, kv_end][members] */
     int arrived;             /* all heads are here */
-    int64_t own[2][MOST_GROUPS]; /* begins and ends of this rank's query heads */
+    int64_t own[2][GROUPS]; /* begins and ends of this rank's query heads */
 } journey;
 
 static int64_t *range(const journey *j, int g, int which) { return j->ranges + (g * 4 + which) * j->members; }
@@ -83,7 +86,7 @@ static spl_status deal_groups(journey *j, int axis, const spl_layout *q, const s
     memcpy(at, mesh->coords, sizeof at);
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1) {
-            j->groups = most < MOST_GROUPS ? (int)most : MOST_GROUPS;
+            j->groups = most < GROUPS ? 1 : GROUPS;
             j->ranges = calloc((size_t)(j->groups * 4 * j->members), sizeof *j->ranges);
             if (!j->ranges) return spli_error(SPL_ENOMEM, "out of memory while planning attention");
         }
@@ -109,24 +112,24 @@ static spl_status deal_groups(journey *j, int axis, const spl_layout *q, const s
     return spli_ok();
 }
 
-static spl_status start(journey *j, int g) {
-    static const char *const names[] = {"q", "k", "v"};
-    for (int i = 0; i < 3; i++) {
-        j->b->rt->subject = names[i];
-        SPL_TRY(spli_move_start(j->in[i], 2, 0, range(j, g, i ? 2 : 0), range(j, g, i ? 3 : 1)));
-    }
-    return spli_ok();
+static spl_status start(journey *j, int i, int g) {
+    j->b->rt->subject = names[i];
+    return spli_move_start(j->in[i], 2, 0, range(j, g, i ? 2 : 0), range(j, g, i ? 3 : 1));
 }
 
+static spl_status finish(journey *j, int i) {
+    j->b->rt->subject = names[i];
+    return spli_move_finish(j->in[i]);
+}
+
+/* The first group comes q, k, v one after the other, since nothing is computed meanwhile; so buffers are small. */
 static spl_status arrive(void *ctx, int g) {
-    static const char *const names[] = {"q", "k", "v"};
     journey *j = ctx;
-    if (g == 0) SPL_TRY(start(j, 0));
     for (int i = 0; i < 3; i++) {
-        j->b->rt->subject = names[i];
-        SPL_TRY(spli_move_finish(j->in[i]));
+        if (g == 0) SPL_TRY(start(j, i, 0));
+        SPL_TRY(finish(j, i));
     }
-    if (g + 1 < j->groups) SPL_TRY(start(j, g + 1));
+    for (int i = 0; i < 3 && g + 1 < j->groups; i++) SPL_TRY(start(j, i, g + 1));
     j->b->rt->subject = "attention";
     return spli_ok();
 }
@@ -149,7 +152,6 @@ static spl_status leave(void *ctx, int g, spl_tensor *out) {
 /* Opens the ways in; where heads change hands along one axis, in groups. */
 static spl_status depart(journey *j, const spl_block *b, spl_tensor *const qkv[3], int64_t per_kv,
                          spli_attn_groups *groups) {
-    static const char *const names[] = {"q", "k", "v"};
     const spl_mesh_spec *mesh = &b->mesh->spec;
     spl_layout to[3];
     *j = (journey){.b = b, .home = &qkv[0]->layout};
