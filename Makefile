@@ -53,7 +53,7 @@ quiet = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' '$(1)' '$(2)';,)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib units examples api asan test demo deps lint clean install uninstall help
+.PHONY: all lib units examples api asan test demo deps lint clean install uninstall help cuda cuda-emu
 
 all: $(BUILD)/spl
 
@@ -193,6 +193,7 @@ $(BUILD)/examples/%: $(OBJ)/examples/%.o $(BUILD)/libspl.a
 # -------------------------------------------------------------------------------------------------------------- targets
 
 include tests/fuzz/fuzz.mk
+include kernels/cuda/cuda.mk
 
 asan:
 	@$(MAKE) --no-print-directory $(jobs) SANITIZE=1 BUILD=build-asan all units examples
@@ -210,7 +211,7 @@ demo:
 
 test:
 	@.ci/deps test
-	@$(MAKE) --no-print-directory $(jobs) all units examples
+	@$(MAKE) --no-print-directory $(jobs) all units examples cuda-emu
 	@$(BUILD)/spl run tests/support/run_tests.lua --build $(BUILD)
 
 api:
@@ -238,6 +239,7 @@ help:
 	@echo 'make lint       the rules of the house: luacheck, includes, globals, names'
 	@echo 'make asan       build-asan/spl, with the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz       the libFuzzer targets in build-fuzz (clang); make fuzz-long SECONDS=1200 runs each for so long'
+	@echo 'make cuda       build/spl-cuda.so, the CUDA backend (nvcc); make cuda-emu: the same on an emulator, for tests'
 	@echo 'make units      the unit test programs in build/tests; make examples: build/examples'
 	@echo 'make deps       installs the packages for building and testing (Debian: root or sudo)'
 	@echo 'make install    under PREFIX (now $(PREFIX)), with DESTDIR before it; make uninstall; make clean'

@@ -2,7 +2,9 @@
  *
  * Asynchronous by contract: every call that touches backend memory takes a queue and may return before the work is
  * done; work on one queue runs in order. CPU queues complete at once. All tensors handed to kernels are described by
- * a pointer, a dtype and strides in ELEMENTS. Kernels own no memory between calls: scratch is theirs to take and free
+ * a pointer, a dtype and strides in ELEMENTS. What a call's arguments list in host memory (segments, pieces, sources)
+ * is copied by the call: it may go when the call returns. Memory of the backend may go too, if nothing but work queued
+ * later on the same queue takes it up again. Kernels own no memory between calls: scratch is theirs to take and free
  * within the call (through ctx), and is counted as workspace.
  *
  * Kernels include only backend.h, comm.h, status.h and dtype.h. They know nothing of meshes or layouts: where a kernel
@@ -16,7 +18,7 @@
 extern "C" {
 #endif
 
-enum { SPL_MAX_DIMS = 6, SPL_BACKEND_ABI = 2 };
+enum { SPL_MAX_DIMS = 6, SPL_BACKEND_ABI = 3 };
 
 /* Global indices start, start + stride, ..., `length` of them, held in this order by the local positions. */
 typedef struct spl_segment {
@@ -292,11 +294,20 @@ typedef struct spl_backend_ops {
 
     /* The table to use in place of this one on this machine (the same backend for a newer processor); NULL: this. */
     const struct spl_backend_ops *(*select)(void);
+
+    /* 1: memory of this backend is no host memory: whoever moves it between ranks copies it out and in. Then host_alloc
+     * gives host memory with which these copies do not wait (pinned); the slots stay NULL otherwise. */
+    int device_memory;
+    spl_status (*host_alloc)(void *ctx, size_t bytes, void **ptr);
+    void (*host_free)(void *ctx, void *ptr);
 } spl_backend_ops;
 
-/* [local] The backend of this name ("cpu", "null", "ref"), or NULL. */
+/* [local] The backend of this name: "cpu", "null", "ref", or that of the plugin spl-NAME.so. SPL_EENV: there is none, and
+ * why. */
+spl_status spli_backend_open(const char *name, const spl_backend_ops **out);
+/* [local] The same, or NULL. */
 const spl_backend_ops *spli_backend_find(const char *name);
-/* [local] The names above one by one, for messages: NULL when `i` is past the last. */
+/* [local] The names of the program's own one by one, for messages: NULL when `i` is past the last. */
 const char *spli_backend_name(int i);
 
 /* ---- The whole-model reference (kernels/ref): plain fp64 loops on host memory, sharing nothing with core's block,

@@ -113,6 +113,25 @@ void spli_coll_split(int64_t n, int size, int m, int64_t *offset, int64_t *count
  */
 int spli_coll_tree(int size, int rank, int root, int *parent, int *children /* [32] */);
 
+/* What a plugin exports, under the name splk_plugin: a backend that needs libraries which the program does not, and the
+ * comm that moves its memory without a way through the host. */
+typedef struct spl_plugin {
+    int abi; /* SPL_BACKEND_ABI */
+    const spl_backend_ops *backend;
+    /* [local] Names the device that an open context runs on, the same for all ranks that share it. */
+    spl_status (*device_id)(void *ctx, char *out, size_t n);
+    /* [local] A comm over the members of `world`, which stays the way for control messages and for what the new comm
+     * needs to come up; closing it closes `world`. NULL where the plugin has none. When it cannot come up, *out is
+     * NULL and the status says why: then `world` serves as it is. */
+    spl_status (*comm_open)(spl_comm *world, spl_comm **out);
+} spl_plugin;
+
+/* [local] The plugin of the backend of this name, spl-NAME.so (plugin.c says where it is looked for), which stays open.
+ * SPL_EENV when there is none, or none that fits. */
+spl_status spli_plugin_open(const char *name, const spl_plugin **out);
+/* [local] The plugin that this backend came from, or NULL. */
+const spl_plugin *spli_plugin_of(const spl_backend_ops *backend);
+
 /* Openers. `world` size and rank come from the launcher. */
 spl_status spli_comm_self_open(const spl_backend_ops *b, void *ctx, spl_queue *q, spl_comm **out);
 /* Pretends to be `rank` of `size`: starts complete at once and move nothing. Only for a backend without memory. */

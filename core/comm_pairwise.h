@@ -33,7 +33,10 @@ typedef struct spli_pairwise {
     size_t message_limit; /* longer messages are cut into pieces of this; must be the same on all ranks */
     size_t scratch_limit; /* a reduction that needs more goes in chunks; must be the same on all ranks */
     struct spli_pairwise_request *active;
+    struct spli_staging *staging; /* messages go by way of host memory (comm_staged.c); else NULL */
 } spli_pairwise;
+
+typedef struct spli_staging spli_staging;
 
 typedef struct spli_pairwise_comm { /* what pairwise_* functions take as a spl_comm */
     spl_comm base;
@@ -53,5 +56,11 @@ void spli_pairwise_free(spl_request *r);
 spl_status spli_pairwise_group(spl_comm *parent, const int *members, int n, uint32_t id, spl_comm **child);
 void spli_pairwise_close_group(spl_comm *c); /* frees a group; world comms are closed by their own implementation */
 void spli_pairwise_progress(spl_comm *world);
+
+/* [local, on all ranks alike] From now on messages of `world` and its groups go through pinned host memory: for a
+ * backend whose memory the transport cannot read. After world's backend_ctx and queue are set; closed before the
+ * backend is. */
+spl_status spli_staging_open(spl_comm *world);
+void spli_staging_close(spl_comm *world);
 
 #endif

@@ -129,7 +129,7 @@ static spl_status refuse(spl_memory_category c, size_t bytes, int64_t room, cons
  * the other ranks of this host taking as much, since ranks run the same program. */
 static spl_status check_room(spl_runtime *rt, spl_memory_category c, size_t bytes) {
     enum { SMALL = 16 << 20 };
-    if (bytes < SMALL || !rt->backend->has_memory) return spli_ok();
+    if (bytes < SMALL || !rt->backend->has_memory || rt->backend->device_memory) return spli_ok();
     int64_t room = spli_memory_free(), taken = 0;
     if (room < 0) return spli_ok();
     for (int i = 0; i <= SPL_MEM_WORKSPACE; i++) taken += rt->counters.bytes_now[i];
@@ -176,7 +176,8 @@ spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void
     if (!*out) {
         SPL_TRY(check_room(rt, c, bytes));
         spl_status status = spli_cache_new(rt, bytes, out);
-        if (status.code == SPL_ENOMEM && rt->backend->has_memory) return refuse(c, bytes, spli_memory_free(), "");
+        int host = rt->backend->has_memory && !rt->backend->device_memory; /* a device says itself what it has */
+        if (status.code == SPL_ENOMEM && host) return refuse(c, bytes, spli_memory_free(), "");
         SPL_TRY(status);
     }
     rt->counters.bytes_now[c] += (int64_t)bytes;

@@ -152,7 +152,6 @@ static spl_status residual_forward(const spli_call *c) {
                            .key = spli_rng_key(attrs->dropout.seed, attrs->dropout.instance, attrs->dropout.step)};
     rows_and_cols(t[0], &a.rows, &a.cols);
     if (a.rows * a.cols > 0) SPL_GO(c->rt->backend->residual(c->rt->backend_ctx, c->rt->compute, &a), done);
-    SPL_GO(spli_wait_queue(c->rt, c->rt->compute), done); /* the map is host memory */
 done:
     spli_index_map_free(&map);
     release_all(t, 3);

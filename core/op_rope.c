@@ -58,7 +58,6 @@ static spl_status forward(const spli_call *c) {
     memcpy(r.x_strides, x->strides, sizeof r.x_strides);
     memcpy(r.y_strides, y->strides, sizeof r.y_strides);
     if (spl_tensor_local_count(x) > 0) SPL_GO(c->rt->backend->rope(c->rt->backend_ctx, c->rt->compute, &r), done);
-    SPL_GO(spli_wait_queue(c->rt, c->rt->compute), done); /* the positions are host memory */
 done:
     spli_segments_free(&positions);
     spli_segments_free(&restarted);

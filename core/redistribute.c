@@ -300,7 +300,6 @@ static spl_status exchange_finish(exchange *x) {
         SPL_GO(move_boxes(s->rt, &x->in[j], UNPACK, s->from->dtype, x->recv + (size_t)at * size, NULL,
                           spli_tensor_data(s->to), s->to->strides),
                done);
-    SPL_GO(spli_wait_queue(s->rt, s->rt->compute), done); /* the buffers are about to go */
 done:
     exchange_free(x);
     return status;

@@ -6,6 +6,7 @@
  * that failed waits a little, so that the lowest of those that failed on their own account speaks, and then ends the
  * job for all unless everybody has ended by then. A rank that failed only since another had ended is not the cause and
  * does not speak. */
+#include "comm_pairwise.h"
 #include "control.h"
 #include "cores.h"
 #include "memory_cache.h"
@@ -70,9 +71,10 @@ static spl_status open_backend(spl_runtime *rt) {
     rt->backend_open = 1;
     SPL_TRY(b->queue_open(rt->backend_ctx, &rt->compute));
     rt->comm_queue = rt->compute; /* sums and copies of collectives run in line with compute */
+    if (b->device_memory) SPL_TRY(b->queue_open(rt->backend_ctx, &rt->comm_queue)); /* or beside it */
     rt->world->backend_ctx = rt->backend_ctx;
     rt->world->queue = rt->comm_queue;
-    return spli_ok();
+    return b->device_memory ? spli_staging_open(rt->world) : spli_ok();
 }
 
 static spl_status check_config(const spl_runtime_config *c) {
@@ -89,6 +91,9 @@ static spl_status check_config(const spl_runtime_config *c) {
 static void close_backend(spl_runtime *rt) {
     if (!rt->backend_open) return;
     spli_cache_close(rt);
+    if (rt->backend->device_memory) spli_staging_close(rt->world);
+    if (rt->comm_queue && rt->comm_queue != rt->compute)
+        rt->backend->queue_close(rt->backend_ctx, rt->comm_queue);
     if (rt->compute) rt->backend->queue_close(rt->backend_ctx, rt->compute);
     rt->backend->close(rt->backend_ctx);
     rt->backend_open = 0;

@@ -324,7 +324,6 @@ spl_status spl_tensor_random(spl_tensor *t, spl_random_kind kind, uint64_t seed,
         SPL_GO(t->rt->backend->random(t->rt->backend_ctx, t->rt->compute, &args), done);
     }
     SPL_GO(write_back(twin, t), done);
-    SPL_GO(spli_wait_queue(t->rt, t->rt->compute), done); /* the map is host memory */
 done:
     spl_tensor_release(twin);
 map_only:

@@ -34,7 +34,7 @@ const char lspl_usage[] =
     "  -n RANKS               start mpirun with this many ranks (without it: one rank, or mpirun's)\n" \
     "  --virtual RANKS        as many ranks inside this one process, taking turns: exact and repeatable, for\n" \
     "                         tests and debugging; times mean nothing then\n" \
-    "  --backend cpu|null     where tensors live; null counts shapes and bytes and computes nothing (default cpu)\n" \
+    "  --backend cpu|cuda|null  where tensors live; null counts shapes and bytes and computes nothing (default cpu)\n" \
     "  --timeout SECONDS      give up when ranks make no progress for so long (default 60)\n" \
     "  --check-collectives    ranks agree on each collective before data moves\n" \
     "  --trace FILE           write what every rank did and when, as JSON for ui.perfetto.dev and `spl trace FILE`\n" \
@@ -174,13 +174,16 @@ static int seconds(reader *r, const char *value, double *out) {
     return -1;
 }
 
+/* `ref` and `cuda-emu` are for tests. */
 static int backend_name(reader *r, const char *value, const char **out) {
-    if (value && (strcmp(value, "cpu") == 0 || strcmp(value, "null") == 0 || strcmp(value, "ref") == 0)) {
+    static const char *const names[] = {"cpu", "cuda", "null", "ref", "cuda-emu"};
+    for (size_t i = 0; value && i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(value, names[i])) continue;
         *out = value;
         return 1;
     }
-    snprintf(r->message, r->n, "--backend takes cpu or null, got %s%s%s", value ? "'" : "nothing", value ? value : "",
-             value ? "'" : "");
+    snprintf(r->message, r->n, "--backend takes cpu, cuda or null, got %s%s%s", value ? "'" : "nothing",
+             value ? value : "", value ? "'" : "");
     return -1;
 }
 

@@ -321,10 +321,8 @@ static spl_status open_runtime(lspl_host *host) {
                                  .check_collectives = o->check_collectives, .sim = host->sim,
                                  .sim_rank = host->sim_rank};
     if (o->backend) {
-        config.backend = spli_backend_find(o->backend);
-        if (!config.backend) {
-            return spli_error(SPL_EENV, "no backend '%s' in this program; there are cpu and null", o->backend);
-        }
+        spl_status found = spli_backend_open(o->backend, &config.backend);
+        if (found.code != SPL_OK) return found;
         int dry = !host->sim && !config.backend->has_memory;
         if (dry && !lspl_launched(&config.dry_rank, &config.dry_size)) config.dry_size = 1;
     }

@@ -65,7 +65,7 @@ describe("the command line", function()
         refused({ "run", "--threads", "0", "x.lua" }, "--threads needs a whole number from 1 on, got '0'")
         refused({ "run", "--timeout", "-1", "x.lua" }, "--timeout needs a number of seconds above 0, got '-1'")
         refused({ "run", "--timeout=nan", "x.lua" }, "--timeout needs a number of seconds above 0, got 'nan'")
-        refused({ "run", "--backend", "gpu", "x.lua" }, "--backend takes cpu or null, got 'gpu'")
+        refused({ "run", "--backend", "gpu", "x.lua" }, "--backend takes cpu, cuda or null, got 'gpu'")
     end)
 
     it("refuses more threads than are of use, and an address space too small for the libraries", function()
