@@ -40,7 +40,8 @@ describe("the CUDA backend on an emulated GPU", function()
 
     for n, cases in ipairs {
         { { "f32", "--dropout", "0.1" }, { "bf16", "--qkv", "separate", "--kv-heads", "2" } },
-        { { "f32", "--gated", "--norm", "rms", "--rope", "10000", "--qkv", "separate", "--kv-heads", "3" }, { "bf16", "--dropout", "0.1" } },
+        { { "f32", "--gated", "--norm", "rms", "--rope", "10000", "--qkv", "separate", "--kv-heads", "3" },
+            { "bf16", "--dropout", "0.1" } },
         { { "f32", "--dropout", "0.1" } },
     } do
         for _, case in ipairs(cases) do
