@@ -26,7 +26,7 @@ OPT        := -O1 -g
 endif
 
 ALL_CFLAGS = -std=gnu11 -D_GNU_SOURCE= $(WARNINGS) -fno-math-errno -fopenmp -fPIC $(MARCH:%=-march=%) $(sanitizers) $(CFLAGS)
-ALL_LDFLAGS = -fopenmp $(sanitizers) $(LDFLAGS)
+ALL_LDFLAGS = -fopenmp -Wl,-E $(sanitizers) $(LDFLAGS)
 
 OBJ := $(BUILD)/obj
 GEN := $(BUILD)/gen

@@ -19,6 +19,7 @@ SPLK_DEV double splk_times_sigmoid(double x, double z) { return z < -745 ? x * 0
 SPLK_DEV float splk_gelu_erf(float x) { /* x/2 erfc(-x / sqrt 2) */
     const double z = -(double)x * 0.70710678118654752440;
     if (z > 11) return x * 0.0f;
+    if (z < -11) return x;
     const float high = (float)z, low = (float)(z - (double)high);
     const float slope = -1.1283791670955126f * expf(-high * high); /* of erfc */
     return 0.5f * x * (erfcf(high) + slope * low);

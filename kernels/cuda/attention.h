@@ -107,12 +107,12 @@ template <class W> SPLK_DEV splk_weights<W> splk_weigh(const spl_attn_args &a, i
     const W none = -(W)INFINITY, mine = sum == 0 ? none : m + splk_log_of(sum);
     const W theirs = a.merge ? ((const W *)a.lse)[at] : none;
     splk_weights<W> w = {sum == 0 ? 0 : 1 / sum, 0, mine};
-    if (theirs == none) return w;
-    if (mine == none) {
+    if (a.merge && mine == none) { /* nothing changes */
         w.theirs = 1;
         w.lse = theirs;
         return w;
     }
+    if (theirs == none) return w;
     const W high = mine > theirs ? mine : theirs, low = mine > theirs ? theirs : mine, e = splk_exp_of(low - high);
     const W big = 1 / (1 + e), small = e * big;
     w.mine *= mine > theirs ? big : small;

@@ -2,14 +2,22 @@
  * SPLK_MOST_HEAD_DIM (Dao 2023; online softmax of Milakov & Gimelshein 2018).
  *
  * Four warps, four query rows a warp, one key a lane. A tile's sum over its keys is formed apart, then added; every
- * 1,024 keys the running sums move into a second accumulator, so that long rows do not drift. */
+ * 1,024 keys the running sums move into a second accumulator, with what its rounding leaves over kept beside it (Kahan
+ * 1965), so that long rows do not drift. */
 #include "attention.h"
 
 enum { WARPS = 4, ROWS_A_WARP = 4, ROWS = WARPS * ROWS_A_WARP, KEYS = 32, RESTART = 1024 };
 
 template <class W> struct row_state {
-    W top, sum, total; /* the largest score; e^(score - top) summed since the restart, and before it */
+    W top, sum, total, rest; /* the largest score; e^(score - top) summed since the restart, and before it */
 };
+
+template <class W> SPLK_DEV void splk_move_sum(W *sum, W *total, W *rest) {
+    const W more = *sum - *rest, now = *total + more;
+    *rest = (now - *total) - more;
+    *total = now;
+    *sum = 0;
+}
 
 /* Elements [0, dim) of `rows` rows of T, stride apart, widened into shared memory of `ld` a row; zeros past `have`. */
 template <class T, class W>
@@ -35,12 +43,12 @@ template <class T, class O, int CHUNKS> SPLK_KERNEL attention_kernel(splk_attent
     splk_load_rows(q, dim, (const T *)a.q + b * a.q_strides[0] + row0 * a.q_strides[1] + h * a.q_strides[2],
                    a.q_strides[1], ROWS, a.sq - row0, dim);
     row_state<W> state[ROWS_A_WARP];
-    W sums[ROWS_A_WARP][CHUNKS], totals[ROWS_A_WARP][CHUNKS];
+    W sums[ROWS_A_WARP][CHUNKS], totals[ROWS_A_WARP][CHUNKS], rests[ROWS_A_WARP][CHUNKS];
 #pragma unroll
     for (int r = 0; r < ROWS_A_WARP; r++) {
-        state[r] = {-(W)INFINITY, 0, 0};
+        state[r] = {-(W)INFINITY, 0, 0, 0};
 #pragma unroll
-        for (int i = 0; i < CHUNKS; i++) sums[r][i] = totals[r][i] = 0;
+        for (int i = 0; i < CHUNKS; i++) sums[r][i] = totals[r][i] = rests[r][i] = 0;
     }
     splk_words words = splk_words_of(a.key);
     int since = 0;
@@ -72,7 +80,7 @@ template <class T, class O, int CHUNKS> SPLK_KERNEL attention_kernel(splk_attent
             W weight = seen ? splk_exp_of(score - base) : (W)0, all = weight;
 #pragma unroll
             for (int x = SPLK_WARP / 2; x > 0; x /= 2) all += __shfl_xor_sync(0xffffffffu, all, x);
-            state[r] = {now, state[r].sum * less + all, state[r].total * less};
+            state[r] = {now, state[r].sum * less + all, state[r].total * less, state[r].rest * less};
             if (a.p > 0) {
                 const int64_t at = p.k_start + (t.key + lane) * p.k_stride;
                 const uint64_t g = (uint64_t)(splk_dropout_row(a, p, b, h, row0 + row) + at);
@@ -91,6 +99,7 @@ template <class T, class O, int CHUNKS> SPLK_KERNEL attention_kernel(splk_attent
             for (int i = 0; i < CHUNKS; i++) {
                 sums[r][i] = sums[r][i] * less + tile[i];
                 totals[r][i] *= less;
+                rests[r][i] *= less;
             }
         }
         since += KEYS;
@@ -98,13 +107,9 @@ template <class T, class O, int CHUNKS> SPLK_KERNEL attention_kernel(splk_attent
             since = 0;
 #pragma unroll
             for (int r = 0; r < ROWS_A_WARP; r++) {
-                state[r].total += state[r].sum;
-                state[r].sum = 0;
+                splk_move_sum(&state[r].sum, &state[r].total, &state[r].rest);
 #pragma unroll
-                for (int i = 0; i < CHUNKS; i++) {
-                    totals[r][i] += sums[r][i];
-                    sums[r][i] = 0;
-                }
+                for (int i = 0; i < CHUNKS; i++) splk_move_sum(&sums[r][i], &totals[r][i], &rests[r][i]);
             }
         }
     }
@@ -112,10 +117,10 @@ template <class T, class O, int CHUNKS> SPLK_KERNEL attention_kernel(splk_attent
         const int64_t row = row0 + warp * ROWS_A_WARP + r, at = (b * a.heads + h) * a.sq + row;
         if (row >= a.sq) break;
         O *out = (O *)a.out + b * a.out_strides[0] + row * a.out_strides[1] + h * a.out_strides[2];
-        const splk_weights<W> w = splk_weigh(a, at, state[r].top, state[r].total + state[r].sum);
+        const splk_weights<W> w = splk_weigh(a, at, state[r].top, state[r].total + (state[r].sum - state[r].rest));
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++)
-            if (i * SPLK_WARP + lane < dim) splk_write(&out[i * SPLK_WARP + lane], totals[r][i] + sums[r][i], w);
+            if (i * SPLK_WARP + lane < dim) splk_write(&out[i * SPLK_WARP + lane], totals[r][i] + (sums[r][i] - rests[r][i]), w);
         __syncwarp(); /* all lanes have read the old lse */
         if (lane == 0) ((W *)a.lse)[at] = (W)w.lse;
     }

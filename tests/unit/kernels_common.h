@@ -1,8 +1,9 @@
-/* kernels_common.h: what the kernel tests share: the two backends side by side, guarded arrays, test data,
- * comparison. */
+/* kernels_common.h: what the kernel tests share: two backends side by side, of which the first is the cpu or the one that
+ * SPL_TEST_BACKEND names; guarded arrays, test data, comparison. */
 #ifndef KERNELS_COMMON_H
 #define KERNELS_COMMON_H
 #include "backend.h"
+#include "mirror.h"
 #include "tap.h"
 #include <math.h>
 #include <stdlib.h>
@@ -16,8 +17,15 @@ typedef struct side {
 
 static side cpu, ref;
 
+/* SPL_TEST_BACKEND names a backend to judge in place of the cpu. */
+static inline const char *judged(void) {
+    const char *name = getenv("SPL_TEST_BACKEND");
+    return name && *name ? name : "cpu";
+}
+static inline int on_cpu(void) { return strcmp(judged(), "cpu") == 0; }
+
 static inline void open_side(side *s, const char *name, int threads) {
-    s->ops = spli_backend_find(name);
+    s->ops = mirror_of(spli_backend_find(strcmp(name, "cpu") == 0 ? judged() : name));
     if (!s->ops || s->ops->open(0, threads, &s->ctx).code != SPL_OK ||
         s->ops->queue_open(s->ctx, &s->queue).code != SPL_OK) {
         printf("Bail out! the %s backend does not open\n", name);
