@@ -117,10 +117,12 @@ template <class T, class O, int CHUNKS> SPLK_KERNEL attention_kernel(splk_attent
         const int64_t row = row0 + warp * ROWS_A_WARP + r, at = (b * a.heads + h) * a.sq + row;
         if (row >= a.sq) break;
         O *out = (O *)a.out + b * a.out_strides[0] + row * a.out_strides[1] + h * a.out_strides[2];
-        const splk_weights<W> w = splk_weigh(a, at, state[r].top, state[r].total + (state[r].sum - state[r].rest));
+        const W sum = state[r].total + (state[r].sum - state[r].rest);
+        const splk_weights<W> w = splk_weigh(a, at, state[r].top, sum);
 #pragma unroll
         for (int i = 0; i < CHUNKS; i++)
-            if (i * SPLK_WARP + lane < dim) splk_write(&out[i * SPLK_WARP + lane], totals[r][i] + (sums[r][i] - rests[r][i]), w);
+            if (i * SPLK_WARP + lane < dim)
+                splk_write(&out[i * SPLK_WARP + lane], totals[r][i] + (sums[r][i] - rests[r][i]), w);
         __syncwarp(); /* all lanes have read the old lse */
         if (lane == 0) ((W *)a.lse)[at] = (W)w.lse;
     }

@@ -159,6 +159,7 @@ static __global__ void __launch_bounds__(WARPS * SPLK_WARP) attention_mma_kernel
     }
     tile::load(m.q, (const T *)a.q + b * a.q_strides[0] + row0 * a.q_strides[1] + h * a.q_strides[2], a.q_strides[1],
                tile::ROWS, a.sq - row0, dim);
+    splk_copy_commit(); /* of a group of its own: there may be no key to come with */
     splk_tile t = splk_first_tile(c, row0, tile::ROWS);
     if (t.piece < a.npieces) fetch(t, 0);
     for (int buffer = 0; t.piece < a.npieces; buffer ^= 1) {

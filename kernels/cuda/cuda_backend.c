@@ -82,6 +82,11 @@ static spl_status cuda_open(int rank, int nthreads, void **ctx) {
 
 static const char *cuda_describe(void *ctx) { return ((const splk_cuda *)ctx)->description; }
 
+static const char *cuda_kernels(void *ctx) {
+    (void)ctx;
+    return "cuda";
+}
+
 static spl_status cuda_device_id(void *ctx, char *out, size_t n) {
     char host[128] = "", bus[32] = "";
     gethostname(host, sizeof host - 1);
@@ -102,6 +107,7 @@ static const spl_backend_ops cuda_backend = {
     .open = cuda_open,
     .close = cuda_close,
     .describe = cuda_describe,
+    .kernels = cuda_kernels,
     .alloc = splk_cuda_alloc,
     .free = splk_cuda_free,
     .queue_open = splk_cuda_queue_open,

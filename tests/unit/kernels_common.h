@@ -1,5 +1,5 @@
-/* kernels_common.h: what the kernel tests share: two backends side by side, of which the first is the cpu or the one that
- * SPL_TEST_BACKEND names; guarded arrays, test data, comparison. */
+/* kernels_common.h: what the kernel tests share: two backends side by side, of which the first is the cpu or the one
+ * that SPL_TEST_BACKEND names; guarded arrays, test data, comparison. */
 #ifndef KERNELS_COMMON_H
 #define KERNELS_COMMON_H
 #include "backend.h"

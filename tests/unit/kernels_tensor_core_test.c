@@ -1,5 +1,5 @@
-/* kernels_tensor_core_test.c: attention of bf16 and f16 where rows lie on boundaries that tensor cores ask for: head_dim up
- * to 128, pieces of every kind, grouped heads, dropout, merging, against the reference. Probabilities may be rounded to
+/* kernels_tensor_core_test.c: attention of bf16 and f16 where rows lie on boundaries that tensor cores ask for: head_dim
+ * up to 128, pieces of every kind, grouped heads, dropout, merging, against the reference. Probabilities may be rounded to
  * the data's type before the second product, so the bound is a few of its units, not half of one. */
 #include "kernels_common.h"
 
@@ -17,7 +17,8 @@ static const shape shapes[] = {
     {"full, short", 3, 70, 1, {{.nq = 3, .nk = 70, .q_stride = 1, .k_stride = 1}}},
     {"zigzag: two chunks of queries against two of keys", 80, 90, 3,
      {{.nq = 40, .nk = 45, .q_stride = 1, .k_stride = 1, .has_upper = 1, .upper = 3},
-      {.q0 = 40, .nq = 40, .k0 = 45, .nk = 45, .q_start = 200, .q_stride = 1, .k_start = 190, .k_stride = 1, .has_upper = 1},
+      {.q0 = 40, .nq = 40, .k0 = 45, .nk = 45, .q_start = 200, .q_stride = 1, .k_start = 190, .k_stride = 1,
+       .has_upper = 1},
       {.q0 = 40, .nq = 40, .nk = 45, .q_start = 200, .q_stride = 1, .k_stride = 1}}},
     {"striped with a window", 130, 140, 1,
      {{.nq = 130, .nk = 140, .q_start = 2, .q_stride = 3, .k_start = 1, .k_stride = 3, .has_upper = 1, .has_lower = 1,
@@ -99,7 +100,8 @@ int main(void) {
         ok(run(SPL_BF16, SPL_BF16, s, dims[i % 4], 0, 0), "bf16, head_dim %d: %s", (int)dims[i % 4], s->name);
         ok(run(SPL_BF16, SPL_F32, s, dims[(i + 1) % 4], 1, 0), "bf16 merged into f32, head_dim %d: %s",
            (int)dims[(i + 1) % 4], s->name);
-        ok(run(SPL_F16, SPL_F16, s, dims[(i + 2) % 4], i % 2, 0), "f16, head_dim %d: %s", (int)dims[(i + 2) % 4], s->name);
+        ok(run(SPL_F16, SPL_F16, s, dims[(i + 2) % 4], i % 2, 0), "f16, head_dim %d: %s", (int)dims[(i + 2) % 4],
+           s->name);
         ok(run(SPL_BF16, SPL_BF16, s, dims[(i + 3) % 4], 0, 0.2), "bf16 with dropout, head_dim %d: %s",
            (int)dims[(i + 3) % 4], s->name);
     }

@@ -1,5 +1,5 @@
-/* mirror.h: lets tests that hand plain host arrays to a backend judge one whose memory is on a device: each call's arrays
- * are copied there, the call is made, and what it may have written is copied back. The copies are as long as the call
+/* mirror.h: lets tests that hand plain host arrays to a backend judge one whose memory is on a device: each call's
+ * arrays are copied there, the call is made, and what it may have written is copied back. The copies are as long as the call
  * says and no longer, so that what a kernel touches beyond them lies outside its allocation. */
 #ifndef MIRROR_H
 #define MIRROR_H
@@ -205,7 +205,8 @@ static spl_status mirror_nll(void *ctx, spl_queue *q, const spl_nll_args *a) {
 
 static spl_status mirror_pool(void *ctx, spl_queue *q, const spl_pool_args *a) {
     spl_pool_args b = *a;
-    const int64_t x[4] = {a->batch, a->seq, a->heads, a->head_dim}, y[4] = {a->batch, a->ngroups, a->heads, a->head_dim};
+    const int64_t x[4] = {a->batch, a->seq, a->heads, a->head_dim};
+    const int64_t y[4] = {a->batch, a->ngroups, a->heads, a->head_dim};
     b.x = mirror_strided(ctx, q, a->x, 4, x, a->x_strides, spl_dtype_size(a->dtype), 0);
     b.y = mirror_strided(ctx, q, a->y, 4, y, a->y_strides, spl_dtype_size(a->dtype), 1);
     return MIRROR(pool, &b);
@@ -214,7 +215,8 @@ static spl_status mirror_pool(void *ctx, spl_queue *q, const spl_pool_args *a) {
 static spl_status mirror_attention(void *ctx, spl_queue *q, const spl_attn_args *a) {
     spl_attn_args b = *a;
     size_t size = spl_dtype_size(a->dtype), stat = a->dtype == SPL_F64 ? 8 : 4;
-    const int64_t rows[4] = {a->batch, a->sq, a->heads, a->head_dim}, keys[4] = {a->batch, a->sk, a->kv_heads, a->head_dim};
+    const int64_t rows[4] = {a->batch, a->sq, a->heads, a->head_dim};
+    const int64_t keys[4] = {a->batch, a->sk, a->kv_heads, a->head_dim};
     b.out = mirror_strided(ctx, q, a->out, 4, rows, a->out_strides, mirror_mixed(a->dtype, a->out_dtype), 1);
     b.lse = MAP(a->lse, a->batch * a->heads * a->sq * (int64_t)stat, 1);
     b.q = mirror_strided(ctx, q, a->q, 4, rows, a->q_strides, size, 0);
