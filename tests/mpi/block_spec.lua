@@ -147,6 +147,7 @@ describe("a block on several ranks", function()
     end)
 
     it("holds less memory on more ranks when the sequence is split", function()
+        if spl.size() == 1 then return pending("one rank") end
         local function peak(text)
             local bytes
             on_block(text, { hidden = 64, heads = 8, seed = 1 }, 1, 256, function(blk, x)

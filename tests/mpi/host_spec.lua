@@ -78,6 +78,7 @@ end)
 
 describe("a call that does not match the others'", function()
     it("is an error on every rank that names both, and the ranks go on", function()
+        if spl.size() == 1 then return pending("one rank") end
         spl.check_collectives(true)
         local ok, err
         if spl.rank() == 0 then

@@ -132,7 +132,8 @@ local function run_case(case, sizes, shape, from, to)
 
     local axis = only_change(from, to, sizes)
     if axis and not inner_axis(from, sizes, axis) and not inner_axis(to, sizes, axis) then
-        assert.equal(8 * holdings.sent(from, to, sizes, coords, shape, axis), bytes,
+        local same = t.layout == moved.layout -- another nest says nothing where one axis splits the dimension
+        assert.equal(same and 0 or 8 * holdings.sent(from, to, sizes, coords, shape, axis), bytes,
             what .. ": bytes of rank " .. spl.rank())
     end
 

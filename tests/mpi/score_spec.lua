@@ -68,6 +68,7 @@ describe("a model on several ranks", function()
     end)
 
     it("splits the weights: what one rank holds falls with the ranks", function()
+        if spl.size() == 1 then return pending("one rank") end
         local m = plain.new()
         local all = 0
         for _, w in pairs(m.weights) do all = all + 4 * #w.data end
