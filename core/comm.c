@@ -25,7 +25,8 @@ spl_status spli_comm_start(spl_runtime *rt, spl_comm *c, const spl_coll *coll, s
     (*out)->ready = ready;
     (*out)->counted = begin;
     rt->counters.comm_calls[coll->kind]++;
-    rt->counters.comm_bytes[coll->kind] += spl_coll_bytes(c, coll);
+    int64_t *bytes = &rt->counters.comm_bytes[coll->kind];
+    *bytes = spl_saturated_sum(*bytes, spl_coll_bytes(c, coll));
     rt->counters.comm_exposed_seconds += spli_now() - begin;
     if (rt->trace) (*out)->traced = spli_trace_started(rt, begin, c, coll);
     return spli_ok();

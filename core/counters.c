@@ -11,9 +11,17 @@ void spl_counters_get(const spl_runtime *rt, spl_counters *out) {
     }
 }
 
+int64_t spl_saturated_sum(int64_t a, int64_t b) {
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? INT64_MAX : sum;
+}
+
 void spli_count(int64_t *counter, double more) {
-    if (more >= 9223372036854775807.0 || __builtin_add_overflow(*counter, (int64_t)more, counter))
-        *counter = INT64_MAX;
+    *counter = more >= 9223372036854775807.0 ? INT64_MAX : spl_saturated_sum(*counter, (int64_t)more);
+}
+
+int64_t spli_flops(const spl_runtime *rt) {
+    return spl_saturated_sum(rt->counters.gemm_flops, rt->counters.attention_flops);
 }
 
 void spl_counters_reset(spl_runtime *rt) {

@@ -167,7 +167,7 @@ spl_status spli_memory_room(spl_runtime *rt, spl_memory_category c, double bytes
 spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void **out) {
     *out = NULL;
     if (bytes == 0) return spli_ok();
-    if (bytes > (size_t)INT64_MAX / 2)
+    if (bytes > (size_t)INT64_MAX / 2 || (int64_t)bytes > INT64_MAX - rt->counters.bytes_now[c])
         return spli_error(SPL_ENOMEM, "%zu bytes are wanted for %s: more than any machine has; use smaller sizes",
                           bytes, category_name(c));
     if (rt->fail_alloc > 0 && --rt->fail_alloc == 0)

@@ -95,7 +95,9 @@ spl_status spli_memory_room(spl_runtime *rt, spl_memory_category c, double bytes
 /* a*b into *out; SPL_ENOMEM when it overflows. */
 spl_status spli_mul_size(int64_t a, int64_t b, int64_t *out);
 
-/* Adds to a counter of work, which stays at its largest value rather than overflow: without memory any size runs. */
+/* Adds to a counter of work, which stays at its largest value rather than overflow. */
 void spli_count(int64_t *counter, double more);
+/* Of matrix products and of attention together; as large as fits. */
+int64_t spli_flops(const spl_runtime *rt);
 
 #endif

@@ -140,6 +140,8 @@ typedef enum spl_memory_category {
 void spl_counters_get(const spl_runtime *rt, spl_counters *out);
 /* [local] Zeroes calls, bytes, seconds and flops; peaks restart from the present values. */
 void spl_counters_reset(spl_runtime *rt);
+/* [local] a + b of counts, the largest value where it does not fit: without memory any size runs. */
+int64_t spl_saturated_sum(int64_t a, int64_t b);
 
 /* ---------------------------------------------------------------- traces */
 

@@ -102,7 +102,7 @@ void spli_trace_op(spl_runtime *rt, spli_span span, const char *name, int moves,
     e->site = site_number(rt);
     result_text(result, detail, sizeof detail);
     e->detail = text_number(rt->trace, detail);
-    e->amount[0] = rt->counters.gemm_flops + rt->counters.attention_flops - span.flops;
+    e->amount[0] = spli_flops(rt) - span.flops;
     if (e->amount[0] < 0) e->amount[0] = 0; /* counters were reset meanwhile */
 }
 

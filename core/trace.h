@@ -10,7 +10,7 @@ typedef struct spli_span { /* something that began; begin == 0: nobody records *
 
 static inline spli_span spli_trace_begin(const spl_runtime *rt) {
     if (!rt->trace) return (spli_span){0};
-    return (spli_span){spli_now(), rt->counters.gemm_flops + rt->counters.attention_flops};
+    return (spli_span){spli_now(), spli_flops(rt)};
 }
 
 /* An op (or, with `moves`, a redistribution over one axis) that made `result`, which may be NULL. */

@@ -184,7 +184,7 @@ static int l_counters(lua_State *L) {
         lua_createtable(L, 0, SPL_COLL_KIND_COUNT + 1);
         for (int k = 0; k < SPL_COLL_KIND_COUNT; k++) {
             set_integer(L, spl_coll_name((spl_coll_kind)k), source[s][k]);
-            total += source[s][k];
+            total = spl_saturated_sum(total, source[s][k]);
         }
         set_integer(L, "total", total);
         lua_setfield(L, -2, name[s]);

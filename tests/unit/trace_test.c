@@ -58,6 +58,16 @@ static void one_rank(void) {
     ok(count(text, "three ? rounds \xc3\xa4") == 1, "bytes that are no UTF-8 are replaced, others are not");
     ok(count(text, "\"ph\":\"C\"") == 1 + 3 * 6, "memory after each of 3 x 3 takes and gives, and at the start");
     free(text);
+    ok(spl_trace_start(rt, NULL).code == SPL_OK, "a trace of counters that are full begins");
+    rt->counters.gemm_flops = rt->counters.attention_flops = rt->counters.comm_bytes[0] = INT64_MAX;
+    spli_span full = spli_trace_begin(rt);
+    ok(full.flops == INT64_MAX && spli_flops(rt) == INT64_MAX, "their sum is full, too");
+    work(rt, 1);
+    ok(spl_trace_write(rt, path, 0).code == SPL_OK, "and it is written");
+    text = read_file(path);
+    ok(count(text, "\"name\":\"add\"") == 1 && count(text, "\"flops\"") == 0, "with an op of no FLOPs");
+    free(text);
+    spl_counters_reset(rt);
     ok(spl_trace_start(rt, &few).code == SPL_OK, "a trace of at most 10 events begins");
     work(rt, 20);
     ok(spl_trace_write(rt, path, 0).code == SPL_OK, "and is written");
