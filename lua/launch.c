@@ -188,13 +188,19 @@ static void say_signal(const job *j, const char *who, int number, long kills) {
  * it began. */
 static int conclude(const job *j, long kills) {
     int exited = WIFEXITED(j->status), code = exited ? WEXITSTATUS(j->status) : 1, his = 1;
-    int number = exited ? code - 128 : 0, lost = lspl_relay_lost(j->relay), broken = lspl_relay_broken(j->relay);
-    char *told, who[32] = "a rank", text[128];
+    int number = exited && code < 128 + SIGRTMAX ? code - 128 : 0, lost = lspl_relay_lost(j->relay), broken = lspl_relay_broken(j->relay);
+    char *told, who[32] = "a rank", text[256];
+    const char *host = lspl_relay_lost_host(j->relay);
     lspl_end end = lspl_relay_cause(j->relay, &his, &told);
     if (broken == EPIPE) { /* the reader has gone and wants no more: end as a program does that SIGPIPE ends */
         code = 128 + SIGPIPE;
     } else if (broken) {
         snprintf(text, sizeof text, "spl: cannot write standard output: %s\n", strerror(broken));
+        lspl_relay_say(j->relay, text);
+        code = 1;
+    } else if (host && !interrupted) { /* whatever the ranks that were left said of it */
+        snprintf(text, sizeof text, "spl: %s%.100s was lost in the middle of the job, with its ranks; the others were "
+                 "ended\n", host[0] ? "host " : "a host", host);
         lspl_relay_say(j->relay, text);
         code = 1;
     } else if (end == LSPL_END_OWN || (end == LSPL_END_INTERRUPTED && (interrupted || (exited && lost < 0)))) {
@@ -214,6 +220,7 @@ static int conclude(const job *j, long kills) {
         if (told) lspl_relay_say(j->relay, told);
         code = his;
     } else if (code == 127) code = 3; /* it could not be started */
+    else if (code > 4) code = 1; /* one of mpirun's own */
     free(told);
     return code;
 }

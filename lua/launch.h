@@ -45,6 +45,8 @@ int lspl_relay_ended(const lspl_relay *r);
 lspl_end lspl_relay_cause(const lspl_relay *r, int *code, char **text);
 /* The rank that mpirun says a signal ended, when that rank has not told how it ended itself; -1: none. */
 int lspl_relay_lost(lspl_relay *r);
+/* The host that mpirun lost in the middle of the job ("" where nobody names it); NULL: none. */
+const char *lspl_relay_lost_host(lspl_relay *r);
 /* Says this last on standard error, on a line of its own. */
 void lspl_relay_say(lspl_relay *r, const char *text);
 void lspl_relay_close(lspl_relay *r);

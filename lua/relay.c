@@ -40,6 +40,8 @@ struct lspl_relay {
     size_t noticed;
     int inside, dropping; /* of mpirun's standard error: in a line; one that is not shown */
     int lost;        /* 1 + the rank that mpirun says a signal ended */
+    int lost_daemon; /* mpirun says that it lost what it had started on another host */
+    char host[128], peer[128]; /* that host, as mpirun or ssh names it; whom a rank's MPI names */
     char chunk[CHUNK];
 };
 
@@ -138,6 +140,31 @@ static int is_noise(const char *line, size_t n) {
             (memmem(line, n, "has sent help message", 21) && memmem(line, n, "abort", 5)));
 }
 
+/* The word behind `key` on its line, up to a blank or a dot. */
+static void word_after(const char *text, size_t n, const char *key, char *out, size_t room) {
+    const char *at = memmem(text, n, key, strlen(key));
+    if (!at) return;
+    at += strlen(key);
+    size_t left = n - (size_t)(at - text), blank = 0;
+    while (blank < left && (at[blank] == ' ' || at[blank] == ':')) blank++;
+    size_t length = 0;
+    while (blank + length < left && !strchr(" \n\r,", at[blank + length])) length++;
+    if (length) snprintf(out, room, "%.*s", (int)length, at + blank);
+}
+
+/* A whole notice about another host that went away; 1 when it was one. Where ssh ends before mpirun sees its own
+ * connection break, mpirun believes that it never began. */
+static int read_loss(lspl_relay *r) {
+    int lost = strstr(r->notice, "ORTE has lost communication") != NULL;
+    int daemon = r->host[0] && strstr(r->notice, "unable to reliably start one or more daemons");
+    int peer = strstr(r->notice, "peer process has unexpectedly disconnected") != NULL;
+    const char *remote = strstr(r->notice, "Remote daemon");
+    if (lost && remote) word_after(remote, strlen(remote), "on node", r->host, sizeof r->host);
+    if (peer) word_after(r->notice, r->noticed, "Peer host", r->peer, sizeof r->peer);
+    r->lost_daemon |= lost || daemon;
+    return lost || daemon || peer;
+}
+
 #define DASHES "--------------------------------------------------------------------------" /* as mpirun prints them */
 
 /* A whole notice is held: what it says of the end of ranks is kept, what it says of anything else is shown. */
@@ -145,8 +172,9 @@ static void conclude_notice(lspl_relay *r) {
     static const char *const of_the_end[] = {"mpirun noticed that process rank", "Primary job  terminated normally",
                                              "MPI_ABORT was invoked on rank", "mpirun detected that one or more",
                                              "mpirun has exited due to process", NULL};
-    int known = 0, rank;
+    int known, rank;
     if (!r->notice) return;
+    known = read_loss(r);
     for (int i = 0; of_the_end[i]; i++) {
         const char *at = strstr(r->notice, of_the_end[i]);
         if (!at) continue;
@@ -182,6 +210,8 @@ static void read_mpirun(lspl_relay *r, const char *bytes, size_t n, const volati
         const char *end = memchr(bytes + i, '\n', n - i);
         size_t plain = end ? (size_t)(end - bytes) + 1 - i : n - i;
         if (!r->inside) r->dropping = is_noise(bytes + i, plain);
+        if (memmem(bytes + i, plain, " closed by remote host", 22)) /* says ssh */
+            word_after(bytes + i, plain, "Connection to", r->host, sizeof r->host);
         if (!r->dropping) put(&r->outlet[1], bytes + i, plain, stop);
         i += plain;
         r->inside = !end;
@@ -284,6 +314,11 @@ int lspl_relay_ended(const lspl_relay *r) {
 int lspl_relay_lost(lspl_relay *r) {
     conclude_notice(r);
     return r->lost && !has_ended(r, r->lost - 1) ? r->lost - 1 : -1;
+}
+
+const char *lspl_relay_lost_host(lspl_relay *r) {
+    conclude_notice(r);
+    return !r->lost_daemon ? NULL : r->host[0] ? r->host : r->peer;
 }
 
 /* Of those that failed by themselves the lowest; of those that were interrupted the first, since a launcher ends the
