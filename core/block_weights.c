@@ -207,7 +207,11 @@ static spl_status room_for_params(const spl_block *b) {
         spli_schedule_layout(&placing, kind, ndim, shape, unit, cover, &layout);
         SPL_TRY(spl_layout_check(&layout));
         double size = (double)spl_dtype_size(b->config.dtype);
-        for (int d = 0; d < ndim; d++) size *= (double)spl_layout_local_size(&layout, b->mesh->coords, d);
+        for (int d = 0; d < ndim; d++) {
+            int64_t here = spl_layout_local_size(&layout, b->mesh->coords, d);
+            if (here < 0) return spli_error(SPL_ENOMEM, "out of memory while weights are laid out");
+            size *= (double)here;
+        }
         bytes += size;
     }
     return spli_memory_room(b->rt, SPL_MEM_WEIGHTS, bytes);
