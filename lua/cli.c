@@ -25,7 +25,7 @@ const char lspl_usage[] =
     "        scripts: what comes with spl; a script's name, such as sp_forward: its options\n"
     "        api: all functions of the Lua API, by concept; the name of a function, an object or a field, such as\n"
     "        block, tensor:gather, tensor.shape, mesh.parse: what it does\n"
-    "        roles: what the axes of a mesh may do\n"
+    "        roles: what the axes of a mesh may do; sweeps: what stands in the file of a sweep\n"
     "\n"
     "`spl COMMAND --help` tells more. Exit codes: 0 good; 1 the script failed or a result is wrong; 2 the command\n"
     "line is wrong; 3 the environment lacks something; 4 ranks disagreed or stalled.\n";
@@ -69,7 +69,7 @@ const lspl_command lspl_commands[] = {
      "usage: spl sweep [options] FILE\n\n"
      "Runs a grid of rank counts, meshes, sizes and other parameters of a script, each point in a process of its own.\n"
      "FILE is a Lua file that returns the grid, or a shipped one: modes, scaling. Called again it goes on where it\n"
-     "stopped. `spl help sweep_file` says what stands in FILE.\n\n"
+     "stopped. `spl help sweeps` says what stands in FILE.\n\n"
      "  --out DIR              folder of results.jsonl and results.csv (default sweep-NAME here)\n"
      "  --set NAME=V[,V...]    other values of the grid or an option, as seq=1k,4k; with ; where values hold commas\n"
      "  --list                 list the points, run nothing\n"

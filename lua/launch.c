@@ -188,7 +188,8 @@ static void say_signal(const job *j, const char *who, int number, long kills) {
  * it began. */
 static int conclude(const job *j, long kills) {
     int exited = WIFEXITED(j->status), code = exited ? WEXITSTATUS(j->status) : 1, his = 1;
-    int number = exited && code < 128 + SIGRTMAX ? code - 128 : 0, lost = lspl_relay_lost(j->relay), broken = lspl_relay_broken(j->relay);
+    int number = exited && code < 128 + SIGRTMAX ? code - 128 : 0, lost = lspl_relay_lost(j->relay);
+    int broken = lspl_relay_broken(j->relay);
     char *told, who[32] = "a rank", text[256];
     const char *host = lspl_relay_lost_host(j->relay);
     lspl_end end = lspl_relay_cause(j->relay, &his, &told);

@@ -1,21 +1,5 @@
 -- sweep_file.lua: what a sweep is: a Lua file that returns a table, read and checked, and the points of its grid.
---
---   return {
---       script = "sp_forward.lua",                          -- by path (from this file's folder too) or shipped name
---       about = "which schedule wins where",                -- for people
---       options = { hidden = 768, rounds = 5 },             -- of the script, the same at every point
---       grid = {                                            -- every combination is a point
---           ranks = { 1, 2, 4 },                            -- how many ranks to start (1 where it is left out)
---           seq = { 1024, 4096 },
---           mesh = function(point) return { ... } end,      -- values that hang on the others
---       },
---       skip = function(point) return "reason" end,         -- points not to run, listed with the reason
---       repeats = 3, timeout = 600,                         -- runs of each point; seconds for one run
---       run = { threads = 1, timeout = 60 },                -- options of `spl run`
---       report = { x = "seq", y = "time_ms_p50", series = "mesh" },
---   }
---
--- The script is called with --json and prints one JSON object a row.
+-- `spl help sweeps` shows one.
 local core = require "spl.core"
 local json = require "spl.json"
 local spl = require "spl"

@@ -42,7 +42,34 @@ local function roles()
     return table.concat(lines, "\n")
 end
 
+-- What stands in the file of a sweep.
+local SWEEPS = [[
+`spl sweep FILE` runs a grid of points of a script; FILE is Lua and returns a table:
+
+  return {
+      script = "sp_forward.lua",                       -- by path, from FILE's folder too, or shipped name
+      about = "which schedule wins where",             -- for people (left out: nothing)
+      options = { hidden = 768, rounds = 5 },          -- of the script, the same at every point
+      grid = {                                         -- every combination is a point
+          ranks = { 1, 2, 4 },                         -- ranks to start (left out: 1)
+          seq = { 1024, 4096 },                        -- any option of the script
+          mesh = function(point) return { ... } end,   -- values that hang on the lists above
+      },
+      skip = function(point) return "reason" end,      -- points not to run; nil: run it
+      repeats = 3, timeout = 600,                      -- runs of each point (1); seconds for one run
+      run = { threads = 1, timeout = 60 },             -- of `spl run`: backend threads timeout check_collectives
+                                                       -- virtual
+      trace = true,                                    -- also where the time goes, from a trace of each run
+      report = { x = "seq", y = "time_ms_p50", series = "mesh" },   -- what `spl report` compares
+  }
+
+The script is called with --json and prints a JSON object a row; what it refuses with exit code 2 is listed with its
+sentence. spl.meshes(ranks) gives all meshes that a block takes. `--set seq=1k,4k` replaces values, `--list` lists
+the points. Results lie in sweep-NAME (--out): results.jsonl, a line a run, and results.csv, medians; the same command
+goes on where it stopped, `spl report sweep-NAME` makes a page of it.]]
+
 topics.list = {
+    sweeps = { text = function() return SWEEPS end, also = {} },
     roles = { text = roles, also = { mesh = true, ["block:schedule"] = true } },
 }
 

@@ -5,10 +5,10 @@ local spl = require "spl"
 return {
     about = "one transformer block under every schedule that it can use, over ranks and sequence lengths",
     script = "sp_forward.lua",
-    options = { hidden = 768, heads = 12, rounds = 5, warmup = 1 },
+    options = { hidden = 512, heads = 8, rounds = 3, warmup = 1 },
     grid = {
         ranks = { 1, 2, 4 },
-        seq = { 512, 2048, 8192 },
+        seq = { 512, 2048, 4096 },
         batch = { 1 },
         mesh = function(point)
             if point.ranks == 1 then
@@ -24,7 +24,7 @@ return {
             end
         end
     end,
-    repeats = 3,
+    repeats = 2,
     timeout = 900,
     trace = true,
     report = { x = "seq", y = "time_ms_p50", series = "mesh" },

@@ -16,7 +16,7 @@ describe("spl help", function()
         local text = of()
         local listed = text:match("Topics: (.-)\n\n")
         for _, topic in ipairs { "run", "test", "info", "help", "version", "scripts", "sp_forward", "api", "block",
-            "tensor:gather", "tensor.shape", "mesh.parse", "roles" } do
+            "tensor:gather", "tensor.shape", "mesh.parse", "roles", "sweeps" } do
             assert.matches(topic, listed, 1, true)
             of(topic)
         end

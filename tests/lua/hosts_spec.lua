@@ -1,4 +1,4 @@
--- hosts_spec.lua: ranks on several hosts, which are namespaces of this machine: a check, a trace, and the loss of a host.
+-- hosts_spec.lua: ranks on several hosts, which are namespaces of this machine: a check, a trace, the loss of a host.
 local core = require "spl.core"
 local json = require "spl.json"
 local mpi = require "mpi"
@@ -40,8 +40,8 @@ describe("several hosts", function()
     it("run sp_forward with a check and a trace, under spl run -n", function()
         needs_namespaces()
         local path = folder .. "/trace.json"
-        local r = on(2, 2, { spl.executable(), "run", "-n", "4", "--check-collectives", "--trace", path, "sp_forward.lua",
-            "--mesh", "dp=2:data, tp=2:sequence", "--mesh", "r=4:ring", table.unpack(SMALL) })
+        local r = on(2, 2, { spl.executable(), "run", "-n", "4", "--check-collectives", "--trace", path,
+            "sp_forward.lua", "--mesh", "dp=2:data, tp=2:sequence", "--mesh", "r=4:ring", table.unpack(SMALL) })
         assert.equal(0, r.code, r.out .. r.err)
         assert.matches("host node1", r.out, 1, true)
         assert.matches("host node2", r.out, 1, true)
