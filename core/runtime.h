@@ -38,6 +38,9 @@ struct spl_runtime {
     spli_trace_hook hook;
     const char *subject;   /* name of the tensor now being made, for the hook; set by block */
     struct spli_trace *trace; /* being recorded (trace.h), or NULL */
+    spl_site_of origin_site;  /* who makes tensors is noted with the line that this gives; NULL: it is not */
+    void *origin_ctx;
+    struct spli_origin *origins; /* of storages that live */
     uint64_t traces;          /* recorded so far */
     double trace_skew;        /* seconds added to this rank's clock as traces see it, to test how clocks are aligned */
     struct spli_control *control; /* messages between ranks apart from data (control.h) */

@@ -118,6 +118,13 @@ void spl_runtime_drop_report(spl_runtime *rt);
 /* [local] Does another rank want to know the line of the script? It sends SIGURG then, which may be left alone. */
 int spl_runtime_asked(const spl_runtime *rt);
 void spl_runtime_answer(spl_runtime *rt, const char *site);
+/* [local] From now on each tensor's memory is noted with the line of the script that made it, as `site` says; NULL: no
+ * longer. For a person who looks for what fills the memory: it costs a little for every tensor. */
+typedef void (*spl_site_of)(void *ctx, char *out, size_t n);
+void spl_runtime_note_origins(spl_runtime *rt, spl_site_of site, void *ctx);
+/* [local] Calls take for every piece of tensor memory that was noted and lives, the latest first. */
+typedef void (*spl_origin_take)(void *ctx, const char *site, const char *what, int category, int64_t bytes);
+void spl_runtime_origins(const spl_runtime *rt, spl_origin_take take, void *take_ctx);
 /* What to tell about where the script stands, for agreement and stalls ("sp_forward.lua:31"); copied, may be NULL. */
 void spl_runtime_set_site(spl_runtime *rt, const char *site);
 void spl_runtime_set_check(spl_runtime *rt, int on);

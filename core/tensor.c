@@ -31,6 +31,7 @@ static spl_status storage_create(spl_runtime *rt, spl_memory_category category, 
 static void storage_release(spli_storage *s) {
     if (--s->refs) return;
     if (s->data) spli_free(s->rt, s->category, s->data, s->bytes);
+    if (s->origin) spli_origin_forget(s);
     s->rt->counters.live_storages--;
     free(s);
 }
@@ -84,6 +85,7 @@ static spl_status create(spl_runtime *rt, spl_mesh *mesh, const spl_layout *layo
     SPL_GO(checked_bytes(t, &bytes), fail);
     SPL_GO(storage_create(rt, category, bytes, &t->storage), fail);
     dense_strides(t);
+    if (rt->origin_site) spli_origin_note(t);
     if (mesh) {
         t->mesh = mesh;
         spl_mesh_retain(mesh);

@@ -9,7 +9,12 @@ typedef struct spli_storage { /* reference-counted backend memory */
     spl_memory_category category;
     size_t bytes;
     void *data; /* NULL when bytes == 0 or dropped */
+    struct spli_origin *origin; /* who made it (origin.c); NULL: not noted */
 } spli_storage;
+
+/* origin.c: notes who made the storage of t, where that is wanted; forgets it. */
+void spli_origin_note(const spl_tensor *t);
+void spli_origin_forget(spli_storage *s);
 
 struct spl_tensor {
     spl_runtime *rt;

@@ -81,6 +81,13 @@ static void *capped(void *ud, void *p, size_t old, size_t n) {
 
 /* ---- the channel */
 
+static void where(void *ctx, char *out, size_t n) {
+    lspl_host *host = ctx;
+    lua_State *L = host->running ? host->running : host->L;
+    out[0] = 0;
+    if (L) lspl_site(L, out, n);
+}
+
 static int connect_to(const char *path) {
     struct sockaddr_un to = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -117,6 +124,7 @@ static int l_open(lua_State *L) {
     c->used = (size_t)lua_gc(L, LUA_GCCOUNT) * 1024 + (size_t)lua_gc(L, LUA_GCCOUNTB);
     c->most = c->used + (share > least ? share : least);
     lua_setallocf(L, capped, c);
+    spl_runtime_note_origins(rt, where, lspl_host_of(L));
     lua_pushboolean(L, c->fd >= 0);
     return 1;
 }
@@ -177,6 +185,30 @@ static int l_write(lua_State *L) {
         fflush(to);
     }
     return 0;
+}
+
+/* ---- memory by the lines that made it */
+
+static void take_origin(void *ctx, const char *site, const char *what, int category, int64_t bytes) {
+    static const char *const categories[] = {"weights", "activations", "buffers", "workspace"};
+    lua_State *L = ctx;
+    lua_createtable(L, 0, 4);
+    lua_pushstring(L, site);
+    lua_setfield(L, -2, "site");
+    lua_pushstring(L, what);
+    lua_setfield(L, -2, "what");
+    lua_pushstring(L, categories[category]);
+    lua_setfield(L, -2, "category");
+    lua_pushinteger(L, bytes);
+    lua_setfield(L, -2, "bytes");
+    lua_rawseti(L, -2, (lua_Integer)lua_rawlen(L, -2) + 1);
+}
+
+/* repl.memory() -> {site=, what=, category=, bytes=} of every piece of tensor memory that lives, the latest first */
+static int l_memory(lua_State *L) {
+    lua_newtable(L);
+    spl_runtime_origins(lspl_runtime(L), take_origin, L);
+    return 1;
 }
 
 /* ---- turns */
@@ -275,7 +307,7 @@ static int l_finish(lua_State *L) {
 
 void lspl_open_repl(lua_State *L) {
     static const luaL_Reg functions[] = {{"open", l_open},   {"read", l_read}, {"write", l_write}, {"begin", l_begin},
-                                         {"run", l_run},     {"finish", l_finish}, {NULL, NULL}};
+                                         {"run", l_run},     {"finish", l_finish}, {"memory", l_memory}, {NULL, NULL}};
     luaL_newlib(L, functions);
     lua_setfield(L, -2, "repl");
 }

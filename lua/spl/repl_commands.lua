@@ -26,6 +26,29 @@ local function values_of_kind(kind)
     return list
 end
 
+-- What was recorded goes to a file; without a name only its summary is shown.
+local function trace(argument, at)
+    if argument == "on" or (argument == "" and not core.tracing()) then
+        core.trace_start()
+        return
+    elseif not core.tracing() then
+        core.error { code = "usage", message = ":trace on begins a recording; there is none to end" }
+    end
+    local keep = argument ~= "off" and argument ~= ""
+    local path = keep and argument or core.gather(core.rank() == 0 and os.tmpname() or "")[1]
+    core.trace_write(path)
+    if core.rank() == 0 then
+        local tracing = require "spl.trace"
+        local text = tostring(tracing.summary(path))
+        at.write((keep and text or text:gsub("^# [^\n]-: ", "# ")) .. "\n")
+        if keep then
+            at.write(("kept in %s: open it in ui.perfetto.dev, or `spl trace %s`\n"):format(path, path))
+        else
+            os.remove(path)
+        end
+    end
+end
+
 local list = {
     { "ranks", "", "the ranks: host, process, threads, device", function(_, at)
         local f = core.facts()
@@ -46,6 +69,10 @@ local list = {
                 or ("there is no mesh '%s' among the globals\n"):format(argument))
         end
     end },
+    { "mem", "", "live tensors with their bytes, and the lines that made them", function(_, at)
+        at.write(require "spl.repl_memory".text())
+    end },
+    { "trace", "[on|off|FILE]", "records what ranks do; off sums it up, a name keeps it in a file for Perfetto", trace },
     { "time", "[on|off]", "says after each line how long it took, on the slowest rank", function(argument)
         timing = switch(argument, "time", timing)
     end },
