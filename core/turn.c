@@ -6,6 +6,8 @@
  * rank 0 says from which number on collectives are counted, and from which on groups: both above all that any rank has
  * used. What is left over of earlier turns has a lower number and is dropped. */
 #include "control.h"
+#include "whereabouts.h"
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -179,6 +181,7 @@ static spl_status ask_to_stop(spl_runtime *rt) {
     spli_message m = {.type = SPLI_TURN_STOP, .sequence = rt->control->turn};
     for (int p = 1; p < rt->size; p++)
         if (!rt->control->peers[p].ended) SPL_TRY(spli_control_send(rt, p, &m));
+    spli_signal_ranks(rt, SIGINT);
     return spli_ok();
 }
 

@@ -96,6 +96,17 @@ static spli_slot *slot_of(spl_runtime *rt, int rank) {
     return p->slot = at;
 }
 
+/* The state letter of a process as the kernel gives it: R, S, T (stopped), Z (ended) ...; 0: there is none. */
+static char process_state(int32_t pid) {
+    char path[64], line[512], *at = NULL;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *f = fopen(path, "re");
+    if (!f) return 0;
+    if (fgets(line, sizeof line, f)) at = strrchr(line, ')'); /* the name before it may hold anything */
+    fclose(f);
+    return at && at[1] == ' ' ? at[2] : 0;
+}
+
 /* ---------------------------------------------------------------- asking */
 
 void spli_ask_ranks(spl_runtime *rt) {
@@ -121,6 +132,15 @@ void spli_ask_ranks(spl_runtime *rt) {
     }
 }
 
+void spli_signal_ranks(spl_runtime *rt, int number) {
+    for (int r = 0; r < rt->size; r++) {
+        const place *p = &rt->places->at[r];
+        const spli_peer *peer = &rt->control->peers[r];
+        if (r == rt->rank || !p->near || p->pid == (int32_t)getpid() || peer->ended) continue;
+        if (peer->turn_done != rt->control->turn && process_state(p->pid)) kill((pid_t)p->pid, number);
+    }
+}
+
 int spl_runtime_asked(const spl_runtime *rt) { return rt->slot->asked != rt->slot->answered; }
 
 void spl_runtime_answer(spl_runtime *rt, const char *site) {
@@ -134,17 +154,6 @@ static void copy_text(char *to, size_t n, const volatile char *from, size_t most
     size_t i = 0;
     for (; i + 1 < n && i < most && from[i]; i++) to[i] = from[i];
     to[i] = '\0';
-}
-
-/* The state letter of a process as the kernel gives it: R, S, T (stopped), Z (ended) ...; 0: there is none. */
-static char process_state(int32_t pid) {
-    char path[64], line[512], *at = NULL;
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    FILE *f = fopen(path, "re");
-    if (!f) return 0;
-    if (fgets(line, sizeof line, f)) at = strrchr(line, ')'); /* the name before it may hold anything */
-    fclose(f);
-    return at && at[1] == ' ' ? at[2] : 0;
 }
 
 void spli_row_of(spl_runtime *rt, int rank, spli_row *out) {

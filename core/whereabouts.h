@@ -46,6 +46,9 @@ typedef struct spli_row { /* what the table says of a rank */
 
 /* [local] Asks ranks of this host that run a script which line they are at, and waits a moment for their answers. */
 void spli_ask_ranks(spl_runtime *rt);
+/* [local] Sends a signal to the processes of this host whose turn is not over: what they do may be no Lua code, and no
+ * wait in core. */
+void spli_signal_ranks(spl_runtime *rt, int number);
 /* [local] What is known of a rank: that it ended, or its slot; asks nobody. */
 void spli_row_of(spl_runtime *rt, int rank, spli_row *out);
 /* [local] Keeps a table of these rows, ranks that do the same in one, as rt->report. */

@@ -23,6 +23,8 @@ typedef struct lspl_options { /* of `spl run` and its relatives, as the command 
 enum { LSPL_TEXT_BYTES = 8192 };
 enum { LSPL_ONCE = 1, LSPL_ALWAYS }; /* lspl_host.gives_way */
 
+enum { LSPL_IDLE = 2 };
+
 typedef struct lspl_host {
     const lspl_options *options;
     spl_sim *sim;         /* virtual ranks: this host is one of them */
@@ -35,7 +37,8 @@ typedef struct lspl_host {
     volatile int signal;  /* SIGINT or SIGTERM when it came; also what waits in core look at */
     lua_Hook hook;        /* when nothing is to be stopped: called every hook_count instructions; NULL: none */
     int hook_count;
-    int at_prompt;        /* between lines: only SIGTERM stops what runs */
+    volatile int at_prompt; /* about to run a line, or done with it: only SIGTERM stops what runs; LSPL_IDLE: between
+                             * lines, SIGINT does nothing at all */
     int defers_signals;   /* Lua asks for them itself (core.system.interrupted) */
     int leaving;          /* the script called os.exit */
     int leave_code;

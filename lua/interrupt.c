@@ -112,6 +112,7 @@ static void on_question(int number) {
 /* ---- signals */
 
 void lspl_host_stop(lspl_host *host, int number) {
+    if (host->at_prompt == LSPL_IDLE && number != SIGTERM) return;
     host->signal = number;
     arm(host);
 }
@@ -120,10 +121,14 @@ void lspl_host_stop_all(int number) {
     for (lspl_host *host = targets; host; host = host->next) lspl_host_stop(host, number);
 }
 
+static void catch_signals(void);
+
 static void on_signal(int number) {
-    signal_came = number;
+    int prompt = targets && targets->repl && number == SIGINT; /* which outlives it, and asks again */
+    if (!prompt) signal_came = number;
     lspl_host_stop_all(number);
-    if (targets && targets->repl && number == SIGINT) return; /* a prompt outlives it, and asks again */
+    if (prompt) catch_signals();
+    if (prompt) return;
     if (targets && targets->defers_signals) return;
     alarm(targets && targets->sim ? LONG_MOMENT : MOMENT);
 }

@@ -106,7 +106,7 @@ static int l_open(lua_State *L) {
     if (!c) return lspl_raisef(L, SPL_ENOMEM, "out of memory while opening the prompt");
     c->fd = -1;
     lspl_host_of(L)->repl = c;
-    lspl_host_of(L)->at_prompt = 1;
+    lspl_host_of(L)->at_prompt = LSPL_IDLE;
     if (spl_rank(rt) == 0 && path) {
         c->fd = connect_to(path);
         if (c->fd < 0) {
@@ -222,6 +222,7 @@ static int l_begin(lua_State *L) {
     spl_runtime_set_site(lspl_runtime(L), NULL);
     lspl_check(L, spl_turn_begin(lspl_runtime(L), given ? given : "", n, &text, &length));
     if (!text) return 0;
+    lspl_host_of(L)->at_prompt = 1;
     lua_pushlstring(L, text, length);
     free(text);
     if (c->fd >= 0) {
@@ -290,6 +291,7 @@ static int l_finish(lua_State *L) {
     memset(all, 0, sizeof *all * (size_t)size);
     spl_status s = spl_turn_end(host->runtime, how, text, n, take, all);
     c->running = 0;
+    host->at_prompt = LSPL_IDLE;
     int ends = host->signal == SIGTERM;
     if (!ends) lspl_host_go_on(host);
     lua_createtable(L, 0, size);

@@ -72,7 +72,7 @@ local list = {
     { "mem", "", "live tensors with their bytes, and the lines that made them", function(_, at)
         at.write(require "spl.repl_memory".text())
     end },
-    { "trace", "[on|off|FILE]", "records what ranks do; off sums it up, a name keeps it in a file for Perfetto", trace },
+    { "trace", "[on|off|FILE]", "records what ranks do; off sums it up, FILE keeps it for Perfetto", trace },
     { "time", "[on|off]", "says after each line how long it took, on the slowest rank", function(argument)
         timing = switch(argument, "time", timing)
     end },

@@ -1,4 +1,4 @@
--- terminal.lua: for specs: a program on a terminal of its own, in tmux: keys go in, and what is on the screen comes out.
+-- terminal.lua: for specs: a program on a terminal of its own, in tmux: keys go in, what is on the screen comes out.
 local spl = require "spl"
 local terminal = {}
 
