@@ -53,13 +53,13 @@ quiet = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' '$(1)' '$(2)';,)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib units examples api asan test demo deps lint clean install uninstall help cuda cuda-emu
+.PHONY: all lib units examples api asan test demo deps lint matrix clean install uninstall help cuda cuda-emu
 
 all: $(BUILD)/spl
 
 lib: $(BUILD)/libspl.a
 
-units: $(unit_bin)
+units: $(unit_bin) $(BUILD)/tests/spl-faults
 
 examples: $(c_examples)
 
@@ -98,7 +98,7 @@ endef
 $(BUILD)/config.mk: Makefile
 	@$(look_for_packages)
 
-no_config := clean help deps demo test lint api asan uninstall
+no_config := clean help deps demo test lint matrix api asan uninstall
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(no_config),$(MAKECMDGOALS)),all),)
 include $(BUILD)/config.mk
 
@@ -143,6 +143,9 @@ $(OBJ)/gen/%.o: $(GEN)/%.c $(own)
 $(OBJ)/tests/unit/%.o: tests/unit/%.c $(own)
 	$(call compile,-Icore $(MPI_CFLAGS) $(JANSSON_CFLAGS))
 
+$(OBJ)/tests/support/%.o: tests/support/%.c $(own)
+	$(call compile,-Icore $(MPI_CFLAGS) $(JANSSON_CFLAGS))
+
 $(OBJ)/examples/%.o: examples/%.c $(own)
 	$(call compile,-Icore)
 
@@ -179,6 +182,11 @@ $(BUILD)/spl: $(lua_obj) $(BUILD)/libspl.a
 
 # fail_test makes the allocations of core and kernels fail, and none of the libraries'
 $(BUILD)/tests/fail: UNIT_LDFLAGS = -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=free
+
+# The program with faults planted in its attention, for tests of `spl check`.
+$(BUILD)/tests/spl-faults: $(OBJ)/tests/support/faults.o $(lua_obj) $(BUILD)/libspl.a
+	$(call quiet,LD,$@)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) -Wl,-E,--wrap=spli_attn_plan_make,--wrap=spli_attn_execute \
+	    $< $(lua_obj) $(BUILD)/libspl.a $(LUA_LIBS) $(EDIT_LIBS) $(PCRE_LIBS) $(LIBS) -o $@
 
 $(BUILD)/tests/%: $(OBJ)/tests/unit/%_test.o $(BUILD)/libspl.a
 	$(call quiet,LD,$@)mkdir -p $(@D) && $(CC) $(ALL_LDFLAGS) $(UNIT_LDFLAGS) $< $(BUILD)/libspl.a $(LIBS) -o $@
@@ -218,6 +226,10 @@ api:
 	@$(MAKE) --no-print-directory $(jobs) all
 	@$(BUILD)/spl run tests/support/write_api.lua
 
+matrix:
+	@$(MAKE) --no-print-directory $(jobs) all
+	@$(BUILD)/spl run tests/support/matrix.lua
+
 lint:
 	@$(MAKE) --no-print-directory $(jobs) all
 	@$(BUILD)/spl run tests/support/lint.lua --build $(BUILD)
@@ -235,6 +247,7 @@ help:
 	@echo 'make            build/spl and build/libspl.a (also: make all); make lib: the library alone'
 	@echo 'make demo       installs what is needed, builds, runs sp_forward.lua on 2 ranks'
 	@echo 'make test       installs what is needed, builds, runs all tests'
+	@echo 'make matrix     the support matrix of README.md, as `spl check` finds it'
 	@echo 'make api        lua/API.md from the annotations of lua/meta and lua/spl'
 	@echo 'make lint       the rules of the house: luacheck, includes, globals, names'
 	@echo 'make asan       build-asan/spl, with the address and undefined-behaviour sanitizers'

@@ -13,6 +13,7 @@ const char lspl_usage[] =
     "\n"
     "  spl run [-n RANKS] [options] SCRIPT [ARGS]   run a script (a path or a shipped name)\n"
     "  spl repl [-n RANKS]                          one prompt, all ranks\n"
+    "  spl check [-n RANKS] [options]               every role, scheme and mask against fp64\n"
     "  spl test [-n RANKS] [busted arguments]       run specs with busted inside the host\n"
     "  spl sweep [options] FILE                     run a grid of points, resumable, to JSONL and CSV\n"
     "  spl report DIR                               a page with charts of a sweep's results\n"
@@ -21,7 +22,7 @@ const char lspl_usage[] =
     "  spl help [TOPIC]                             what this page and the topics below say\n"
     "  spl version\n"
     "\n"
-    "Topics: run, repl, test, sweep, report, trace, info, help, version: a command and its options\n"
+    "Topics: run, repl, check, test, sweep, report, trace, info, help, version: a command and its options\n"
     "        scripts: what comes with spl; a script's name, such as sp_forward: its options\n"
     "        api: all functions of the Lua API, by concept; the name of a function, an object or a field, such as\n"
     "        block, tensor:gather, tensor.shape, mesh.parse: what it does\n"
@@ -61,6 +62,30 @@ const lspl_command lspl_commands[] = {
      "Runs busted specs (default: tests/lua, or tests/mpi on more than one rank) inside the host. On several ranks\n"
      "all of them run the same tests, and a failure on any rank is a failure on all.\n\n" HOST_OPTIONS,
      0, "spl.test", -1, 0},
+    {"check",
+     "usage: spl check [options]\n\n"
+     "Judges the forward pass of a small block against fp64 for every role of mesh axes, alone and up to four\n"
+     "together, with every scheme, mask and layout of heads that fits these ranks: error, the same bits when\n"
+     "run again, bytes against theory. Lists what is refused, and why. Exits 1 where anything is wrong.\n"
+     "Without -n and --virtual it runs on 1, 2, 3, 4, 8 and 16 virtual ranks in turn.\n\n"
+     "  --role ROLE[,ROLE]     only meshes whose axes all have one of these roles\n"
+     "  --mesh MESH            these meshes instead, with every mask and layout of heads (may be repeated)\n"
+     "  --scheme NAME[,NAME]   only these schemes: contiguous, zigzag, striped\n"
+     "  --mask MASK            only these masks: causal, full, window, docs, prefix, padding, slices, or a notation\n"
+     "                         such as window:9 (may be repeated)\n"
+     "  --heads Q/KV[,Q/KV]    only these query and KV heads (default 4/4, 8/2, 6/1, 7/7)\n"
+     "  --axes N[-M]           how many axes meshes have (default 1-4)\n"
+     "  --full                 also every mask, layout of heads and order of axes where axes go together; without it\n"
+     "                         they take turns\n"
+     "  --seq N, --batch N     tokens (45) and sequences (2)\n"
+     "  --dtype NAME           f32, f64, bf16 or f16 (default f32)\n"
+     "  --seed N               of weights and input (default 5)\n"
+     "  --sizes N[,N]          numbers of virtual ranks, without -n and --virtual\n"
+     "  --here                 on one rank, without -n and --virtual\n"
+     "  --refused              list everything that is refused, not one of a kind\n"
+     "  --json                 one JSON object a combination, nothing else\n"
+     "  --markdown             the support matrix as Markdown tables, nothing else\n\n" HOST_OPTIONS,
+     0, "spl.differential", -1, 0},
     {"info",
      "usage: spl info [options]\n\n"
      "Prints version, machine, libraries and the choices made from them.\n\n" HOST_OPTIONS,

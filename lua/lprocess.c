@@ -30,7 +30,9 @@ static int failed(lua_State *L, const char *what, const char *path) {
 
 /* ---- children ---- */
 
+/* No path: as this process has it. */
 static int open_onto(const char *path, int flags, int onto) {
+    if (!path) return 1;
     int fd = open(path, flags, 0666);
     if (fd < 0 || dup2(fd, onto) < 0) return 0;
     close(fd);
@@ -73,7 +75,8 @@ static void end_group(pid_t pid, double *killed, int hard) {
 static const double GRACE = 8;
 
 /* core.system.run_process({program, arguments...}, {out=, err=, seconds=}) -> {how = "exit" | "signal" | "timeout" |
- * "interrupt", code, seconds}. A signal to this process ends the child, and is for the caller to act upon. */
+ * "interrupt", code, seconds}. Without out or err the child writes where this process does. A signal to this process
+ * ends the child, and is for the caller to act upon. */
 static int run_process(lua_State *L) {
     luaL_checktype(L, 1, LUA_TTABLE);
     luaL_checktype(L, 2, LUA_TTABLE);
@@ -88,7 +91,7 @@ static int run_process(lua_State *L) {
     lua_getfield(L, 2, "out");
     lua_getfield(L, 2, "err");
     lua_getfield(L, 2, "seconds");
-    const char *out = luaL_checkstring(L, -3), *err = luaL_checkstring(L, -2), *how = NULL;
+    const char *out = luaL_optstring(L, -3, NULL), *err = luaL_optstring(L, -2, NULL), *how = NULL;
     double limit = luaL_checknumber(L, -1), begin = now(), killed = 0;
     lspl_host *host = lspl_host_of(L);
     pid_t parent = getpid(), pid = fork();
