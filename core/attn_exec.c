@@ -116,13 +116,14 @@ static spl_status pack_sends(travel *t, int s) {
     const spli_attn_plan *p = t->run->plan;
     const spli_attn_step *step = &p->steps[s];
     const int here = s % 2;
-    size_t size = spl_dtype_size(t->run->args.dtype);
     int64_t packed = 0;
-    for (int r = 0, row = 0; s == 0 && r < p->staged.n; r++) {
+    if (t->row == 0) return spli_ok(); /* no heads or no batch here: nothing has elements */
+    for (int r = 0; s == 0 && r < p->staged.n; r++) {
         const spli_interval *x = &p->staged.at[r];
-        SPL_TRY(pack_own(t, x->begin, x->end, row_at(t, 0, row)));
-        row += (int)(x->end - x->begin);
+        SPL_TRY(pack_own(t, x->begin, x->end, row_at(t, 0, packed)));
+        packed += x->end - x->begin;
     }
+    packed = 0;
     for (int first = 0, n = 0; next_member(step, &first, &n);) {
         const int to = step->sends[first].to;
         if (lies_ready(step, first, n)) {
@@ -145,7 +146,6 @@ static spl_status pack_sends(travel *t, int s) {
             }
         t->send_counts[to] = (packed - before) * t->row;
     }
-    (void)size;
     return spli_ok();
 }
 

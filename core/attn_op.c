@@ -268,9 +268,11 @@ static spl_status run_heads(const spli_call *c, const group *g, const spli_attn_
     a->kv_heads = high - low + 1;
     a->kv_of_head = kv_of_head;
     a->heads = heads;
-    a->q = (const char *)a->q + (size_t)(begin * a->q_strides[2]) * spl_dtype_size(a->dtype);
-    a->out = (char *)a->out + (size_t)(begin * a->out_strides[2]) * spl_dtype_size(a->out_dtype);
-    a->lse = (char *)a->lse + (size_t)(begin * a->sq) * (a->dtype == SPL_F64 ? 8 : 4);
+    if (a->batch * a->sq > 0) { /* else there is no memory to point into */
+        a->q = (const char *)a->q + (size_t)(begin * a->q_strides[2]) * spl_dtype_size(a->dtype);
+        a->out = (char *)a->out + (size_t)(begin * a->out_strides[2]) * spl_dtype_size(a->out_dtype);
+        a->lse = (char *)a->lse + (size_t)(begin * a->sq) * (a->dtype == SPL_F64 ? 8 : 4);
+    }
     SPL_GO(spli_segments_part(a->head_segments, a->nhead_segments, begin, end, &part), done);
     a->head_segments = part.at;
     a->nhead_segments = part.n;
