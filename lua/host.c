@@ -70,7 +70,7 @@ static int warn(lua_State *L) {
 
 /* ---- running ---- */
 
-static void open_bindings(lua_State *L) {
+void lspl_open_bindings(lua_State *L) {
     static void (*const openers[])(lua_State *) = {
         lspl_open_hold, lspl_open_error, lspl_open_runtime, lspl_open_info, lspl_open_trace, lspl_open_mesh,
         lspl_open_layout, lspl_open_mask, lspl_open_tensor, lspl_open_ops, lspl_open_block, lspl_open_reference,
@@ -227,7 +227,7 @@ static int run_script(lua_State *L) {
     luaL_openlibs(L);
     push_arg_table(L, o);
     load_embedded(L, "spl/boot.lua");
-    open_bindings(L);
+    lspl_open_bindings(L);
     lua_pushstring(L, o->script);
     lua_pushboolean(L, o->strict);
     lua_call(L, 3, 0);

@@ -132,6 +132,8 @@ int64_t *lspl_read_integers(lua_State *L, spl_tensor *t);
 void lspl_mesh_collectives(lua_State *L); /* adds all_gather and its like to the table of methods on top */
 
 /* Each adds its functions to the table `spl` on top of the stack. */
+/* Pushes `core`, the table of all bindings, each opened by a function below (host.c). */
+void lspl_open_bindings(lua_State *L);
 void lspl_open_error(lua_State *L);
 void lspl_open_runtime(lua_State *L);  /* rank size barrier counters ... (lruntime.c) */
 void lspl_open_info(lua_State *L);     /* spl.facts: the machine and the build (linfo.c) */

@@ -57,11 +57,7 @@ static int traced(lua_State *L) {
 static int prepare(lua_State *L) {
     luaL_openlibs(L);
     fuzz_require(load_embedded(L, "spl/boot.lua") == LUA_OK, "boot.lua inside this program");
-    lua_newtable(L);
-    static void (*const openers[])(lua_State *) = {
-        lspl_open_error, lspl_open_runtime, lspl_open_info, lspl_open_mesh, lspl_open_layout, lspl_open_tensor,
-        lspl_open_ops, lspl_open_block, lspl_open_reference, lspl_open_safetensors, lspl_open_regex};
-    for (size_t i = 0; i < sizeof openers / sizeof *openers; i++) openers[i](L);
+    lspl_open_bindings(L);
     lua_pushcfunction(L, leave);
     lua_setfield(L, -2, "leave");
     lua_call(L, 1, 0);

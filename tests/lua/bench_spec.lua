@@ -34,13 +34,15 @@ describe("bench", function()
         local rate = bench.sgemm()
         assert.is_true(rate > 1e8)
         assert.equal(rate, bench.sgemm())
-        local r = spl.bench { rounds = 1, warmup = 0, flops = 2e9, quiet = true, function()
-            local stop = spl.now() + 0.020
-            repeat until spl.now() >= stop
-        end }
-        local seconds = r.ms_p50 / 1e3
-        assert.is_true(math.abs(r.gflops - 2 / seconds) < 1e-9 * r.gflops)
-        assert.is_true(math.abs(r.gemm_pct - 100 * 2e9 / seconds / rate) < 1e-9 * r.gemm_pct)
+        for _ = 1, 2 do
+            local r = bench.bench { rounds = 1, warmup = 0, flops = 2e9, quiet = true, function()
+                local stop = spl.now() + 0.020
+                repeat until spl.now() >= stop
+            end }
+            local seconds = r.ms_p50 / 1e3
+            assert.is_true(math.abs(r.gflops - 2 / seconds) < 1e-9 * r.gflops)
+            assert.is_true(math.abs(r.gemm_pct - 100 * 2e9 / seconds / rate) < 1e-9 * r.gemm_pct)
+        end
     end)
 
     it("says at a terminal how long it will take, where that is long", function()
