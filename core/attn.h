@@ -130,6 +130,8 @@ spl_status spli_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl
  * kv_end), `group` query heads a KV head. */
 spl_status spli_heads_reading(const spli_segments *q_heads, const spli_segments *kv_heads, int64_t group,
                               int64_t kv_begin, int64_t kv_end, int64_t *begin, int64_t *end);
+/* Fills in a scale of 0, 1 / sqrt(head_dim), and refuses numbers that are none. */
+spl_status spli_attention_numbers(const char *function, double *scale, double dropout, int64_t head_dim);
 
 /* Carries a plan out: `members` are those of `comm`. The op has checked and made everything. */
 typedef struct spli_attn_run {

@@ -1,37 +1,25 @@
-/* attn_call.c: attention as scripts and other programs call it: on whole sequences that ranks share, and as a tile of a
- * scheme of their own, merged into what earlier tiles gave. */
+/* attn_call.c: attention as scripts and other programs call it where earlier calls gave a part: a tile of a scheme of
+ * their own, merged into what is there. */
 #include "attn.h"
 #include "trace.h"
-#include <math.h>
 #include <string.h>
 
 /* The attrs of a call; mask.slices is to be freed. */
-static spl_status attrs_of(const spl_tensor *q, const spl_tensor *k, const spl_mask *mask, double scale, spl_role role,
+static spl_status attrs_of(const spl_tensor *q, const spl_tensor *k, const spl_attention_options *o,
                            spli_attention_attrs *out) {
     memset(out, 0, sizeof *out);
     SPL_TRY(spli_need_ndim("attention", q, "q", 4));
     SPL_TRY(spli_need_ndim("attention", k, "k", 4));
-    if (role != SPL_ROLE_RING && role != SPL_ROLE_GATHER)
-        return spli_error(SPL_EARG, "attention: keys travel as 'ring' or 'gather', not as '%s'", spl_role_name(role));
-    if (scale != scale || scale < 0 || isinf(scale))
-        return spli_error(SPL_EARG,
-                          "attention: the scale is %g; a positive number is needed, or 0 for 1/sqrt(head_dim)", scale);
-    out->scale = scale > 0 ? scale : 1 / sqrt((double)(q->shape[3] > 0 ? q->shape[3] : 1));
+    out->scale = o->scale;
+    SPL_TRY(spli_attention_numbers("attention", &out->scale, o->dropout, q->shape[3]));
     out->group = k->shape[2] > 0 ? q->shape[2] / k->shape[2] : 0;
-    out->role = role;
-    if (!mask) return spli_mask_one(&out->mask, q->shape[1], k->shape[1], SPL_SLICE_CAUSAL);
-    return spli_mask_resolve(mask, q->shape[1], k->shape[1], &out->mask);
-}
-
-spl_status spl_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_mask *mask, double scale, spl_role role,
-                         spl_tensor **out, spl_tensor **lse) {
-    spli_attention_attrs attrs;
-    spl_tensor *in[] = {q, k, v};
-    SPL_TRY(spli_tensors_together("attention", in, 3));
-    spl_status status = attrs_of(q, k, mask, scale, role, &attrs);
-    if (status.code == SPL_OK) status = spli_attention(q, k, v, &attrs, out, lse);
-    spli_mask_free(&attrs.mask);
-    return status;
+    out->role = o->role ? o->role : SPL_ROLE_RING;
+    out->dropout = (spli_dropout){o->dropout, o->seed, o->instance, o->step};
+    if (out->role != SPL_ROLE_RING && out->role != SPL_ROLE_GATHER)
+        return spli_error(SPL_EARG, "attention: into takes keys that travel as 'ring' or 'gather', not as '%s'",
+                          spl_role_name(out->role));
+    if (!o->mask) return spli_mask_one(&out->mask, q->shape[1], k->shape[1], SPL_SLICE_CAUSAL);
+    return spli_mask_resolve(o->mask, q->shape[1], k->shape[1], &out->mask);
 }
 
 /* The tensor given must be what the op would have made, but that out may be f32 where q is of half precision. */
@@ -49,8 +37,8 @@ static spl_status fits(const spl_tensor *t, const spli_out_spec *wanted, const c
                       spl_dtype_name(t->dtype), spl_dtype_name(wanted->dtype));
 }
 
-spl_status spl_attention_merge(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_mask *mask, double scale,
-                               spl_role role, spl_tensor *out, spl_tensor *lse) {
+spl_status spl_attention_into(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_attention_options *options,
+                              spl_tensor *out, spl_tensor *lse) {
     spli_attention_attrs attrs;
     spl_tensor *all[] = {q, k, v, out, lse};
     spli_out_spec wanted[2];
@@ -58,7 +46,7 @@ spl_status spl_attention_merge(spl_tensor *q, spl_tensor *k, spl_tensor *v, cons
     spl_runtime *rt = q->rt;
     spli_call c = {.rt = rt, .attrs = &attrs, .in = {q, k, v}, .out = {out, lse}, .wanted = 3u};
     spli_span span = spli_trace_begin(rt);
-    spl_status status = attrs_of(q, k, mask, scale, role, &attrs);
+    spl_status status = attrs_of(q, k, options, &attrs);
     attrs.merge = 1;
     memset(wanted, 0, sizeof wanted);
     SPL_GO(status, done);

@@ -40,7 +40,7 @@ void spl_mask_retain(spl_mask *m) { m->refs++; }
 void spl_mask_release(spl_mask *m) {
     if (!m || --m->refs) return;
     free(m->slices);
-    free(m->documents);
+    if (m->documents && --m->documents->refs == 0) free(m->documents);
     free(m);
 }
 
@@ -72,6 +72,7 @@ static spl_status parse_documents(const char *text, const char *s, spl_mask *m) 
     for (const char *c = s; *c; c++) commas += *c == ',';
     m->documents = malloc(sizeof *m->documents + (size_t)(commas + 1) * sizeof *m->documents->begins);
     if (!m->documents) return no_memory();
+    m->documents->refs = 1;
     for (m->documents->n = 0;; s++) {
         int64_t length;
         if (!number(&s, &length)) return not_understood(text);

@@ -220,7 +220,8 @@ static spl_attn_args args_of(const spli_call *c, const indices *x, const spl_ten
                        .nhead_segments = x->heads.n,
                        .heads_global = q->shape[2],
                        .seq_q_global = q->shape[1],
-                       .seq_k_global = k->shape[1]};
+                       .seq_k_global = k->shape[1],
+                       .tiles = &c->rt->counters.attention_tiles};
     memcpy(a.q_strides, q->strides, sizeof a.q_strides);
     memcpy(a.out_strides, out->strides, sizeof a.out_strides);
     return a;

@@ -197,6 +197,7 @@ typedef struct spl_attn_args {
      * meanwhile is moved on; it never blocks. */
     void (*progress)(void *progress_ctx);
     void *progress_ctx;
+    int64_t *tiles; /* may be NULL. A tiled kernel adds how many tiles it visited. */
 } spl_attn_args;
 
 /* Means of consecutive rows: y[b, g, h, :] = mean over the rows t of group g of x[b, t, h, :]. Group g is rows [start,

@@ -44,8 +44,9 @@ spli_placing spli_block_placing(const spl_block *b);
 spl_status spli_schedule_check(const spl_mesh_spec *mesh, const spl_schedule *s, const spl_block_config *c);
 void spli_schedule_layout(const spli_placing *p, spli_kind kind, int ndim, const int64_t *shape, int64_t unit,
                           int64_t cover, spl_layout *out);
-/* Of q, or of k and v with `cover` query heads each, [batch, seq, heads, head_dim], for the attention op. */
-void spli_schedule_attention(const spl_mesh_spec *mesh, const spl_layout *now, int is_kv, int64_t cover,
+/* Of q, or of k and v with `cover` query heads each, [batch, seq, heads, head_dim], for the attention op, where keys
+ * travel in the way of `way`. */
+void spli_schedule_attention(const spl_mesh_spec *mesh, spl_role way, const spl_layout *now, int is_kv, int64_t cover,
                              spl_layout *out);
 /* The role in whose way keys and values travel: hierarchical, ring, gather or none. */
 spl_role spli_schedule_travels(const spl_mesh_spec *mesh);
@@ -60,7 +61,7 @@ uint64_t spli_block_dropout_instance(const spl_block *b, int which);
 /* The block's mask for a sequence. */
 spl_status spli_block_mask(const spl_block *b, int64_t seq, spli_mask *out);
 
-/* ---- block_attention.c ---- */
+/* ---- attention.c ---- */
 
 /* q, k, v [batch, seq, heads, head_dim] as the linears give them, RoPE done; out as q was. In the layouts of the
  * schedule: sequence to heads and back, keys travelling, summaries. */

@@ -182,15 +182,14 @@ void spli_schedule_layout(const spli_placing *p, spli_kind kind, int ndim, const
     }
 }
 
-void spli_schedule_attention(const spl_mesh_spec *mesh, const spl_layout *now, int is_kv, int64_t cover,
+void spli_schedule_attention(const spl_mesh_spec *mesh, spl_role way, const spl_layout *now, int is_kv, int64_t cover,
                              spl_layout *out) {
-    const spl_role way = travelling(mesh);
     *out = *now;
     for (int a = 0; a < mesh->naxes; a++) {
         spl_role role = mesh->axes[a].role;
         if (rules[role].heads)
             out->axes[a] = (spl_placement){.place = SPL_SHARD, .dim = 2, .cover = cover, .nest = 1};
-        else if (is_kv && rules[role].travels && role != way) /* gathered before the rest goes round the ring */
-            out->axes[a] = (spl_placement){0};
+        else if (is_kv && rules[role].travels && role != way && has_role(mesh, way))
+            out->axes[a] = (spl_placement){0}; /* gathered before the rest goes round the ring */
     }
 }

@@ -30,6 +30,6 @@ void spl_counters_reset(spl_runtime *rt) {
     memset(c->comm_bytes, 0, sizeof c->comm_bytes);
     memcpy(c->bytes_peak, c->bytes_now, sizeof c->bytes_peak);
     c->comm_seconds = c->comm_exposed_seconds = 0;
-    c->gemm_flops = c->attention_flops = 0;
+    c->gemm_flops = c->attention_flops = c->attention_tiles = 0;
     if (rt->backend->workspace_peak) rt->backend->workspace_peak(rt->backend_ctx, 1);
 }

@@ -114,6 +114,18 @@ int64_t spli_split(int64_t n, int64_t parts, int64_t c, int64_t *start) {
     return each + (c < more);
 }
 
+void spl_layout_retain(const spl_layout *l) {
+    for (int a = 0; a < l->naxes; a++)
+        if (l->axes[a].documents) ((spl_documents *)l->axes[a].documents)->refs++;
+}
+
+void spl_layout_release(const spl_layout *l) {
+    for (int a = 0; a < l->naxes; a++) {
+        spl_documents *d = (spl_documents *)l->axes[a].documents;
+        if (d && --d->refs == 0) free(d);
+    }
+}
+
 /* Chunks c and 2P-1-c of 2P: under a causal mask each part has the same work. Of a document, the chunks that are one
  * longer begin at chunk `turn`, so that short documents do not all favour the same part. */
 static void zigzag_positions(int64_t begin, int64_t n, int parts, int c, int64_t turn, spli_segments *out) {

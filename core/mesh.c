@@ -229,9 +229,10 @@ static spl_status open_group(spl_mesh *m, const int *axes, int naxes, int *membe
 spl_status spli_mesh_group(const spl_mesh *m, spl_role role, const int *axes, int naxes, spl_comm **out) {
     int own[SPL_MAX_AXES];
     *out = naxes == 1 ? m->comm[axes[0]] : NULL;
-    if (naxes > 1 && m->joined[role] && axes_of(&m->spec, role, own) == naxes &&
-        !memcmp(own, axes, (size_t)naxes * sizeof *axes))
-        *out = m->joined[role];
+    for (int r = 0; naxes > 1 && r < SPL_ROLE_COUNT && !*out; r++)
+        if (m->joined[r] && axes_of(&m->spec, (spl_role)r, own) == naxes &&
+            !memcmp(own, axes, (size_t)naxes * sizeof *axes))
+            *out = m->joined[r];
     if (*out) return spli_ok();
     return spli_error(
         SPL_EARG,

@@ -136,6 +136,7 @@ typedef struct spl_counters {
     double comm_seconds;         /* time inside communication, waiting included */
     double comm_exposed_seconds; /* the part not covered by compute */
     int64_t gemm_flops, attention_flops;
+    int64_t attention_tiles; /* that the kernel visited, where it counts them: see spl_attn_args.tiles */
 } spl_counters;
 typedef enum spl_memory_category {
     SPL_MEM_WEIGHTS,
@@ -219,9 +220,10 @@ int spl_mesh_format(const spl_mesh_spec *spec, char *out, size_t n);
 typedef enum spl_place { SPL_REPLICATE, SPL_SHARD, SPL_PARTIAL } spl_place;
 typedef enum spl_scheme { SPL_CONTIGUOUS, SPL_ZIGZAG, SPL_STRIPED } spl_scheme; /* names: contiguous zigzag striped */
 
-/* Packed documents: where each begins, rising from 0; the last ends with the sequence. */
+/* Packed documents: where each begins, rising from 0; the last ends with the sequence. Counted references: masks and
+ * tensors hold them, and whoever else keeps a layout calls spl_layout_retain. */
 typedef struct spl_documents {
-    int n;
+    int n, refs;
     int64_t begins[];
 } spl_documents;
 
@@ -231,7 +233,7 @@ typedef struct spl_documents {
  * finer ones are split, and a rank holds every unit that one of its finer ones needs, so neighbours may overlap; the
  * lowest holder owns. `nest`: where several axes split one dimension, the axis with the lower nest is the outer one
  * (ties: mesh order); an inner axis splits the outer's local list by its own scheme. `ragged`: units need not divide
- * the dimension; the last is shorter. `documents`: zigzag of each document by itself (the list outlives the layout). */
+ * the dimension; the last is shorter. `documents`: zigzag of each document by itself (see spl_layout_retain). */
 typedef struct spl_placement {
     spl_place place;
     int dim;
@@ -253,6 +255,9 @@ typedef struct spl_layout {
 
 /* [local] Checks dims, units, schemes. A layout with every axis replicated is spl_layout_replicated. */
 spl_status spl_layout_check(const spl_layout *l);
+/* [local] For who keeps a copy of a layout: its documents live until as many releases. */
+void spl_layout_retain(const spl_layout *l);
+void spl_layout_release(const spl_layout *l);
 void spl_layout_replicated(spl_layout *l, const spl_mesh_spec *mesh, int ndim, const int64_t *shape);
 /* [local] Parses "tp=shard(2), cp=shard(2,zigzag)", "dp=replicate", "tp=partial"; dims 1-BASED as in Lua; axes not
  * named are replicated; options in shard(...): a scheme name, unit:N, cover:N, nest:N. */
@@ -382,15 +387,61 @@ spl_status spl_embed(spl_tensor *ids, spl_tensor *table,
 spl_status spl_nll(spl_tensor *logits, spl_tensor *labels,
                    spl_tensor **nll); /* logits [b,s,vocab] unsharded in vocab; nll f64 [b,s] */
 spl_status spl_add(spl_tensor *a, spl_tensor *b, spl_tensor **y);
-/* [collective over the axes that split the sequence of k] Attention of q [batch, seq_q, heads, head_dim] to k and v
- * [batch, seq_k, kv_heads, head_dim]; mask NULL: causal; scale 0: 1/sqrt(head_dim); role: how keys reach queries where
- * axes split both, ring or gather. out like q, lse [batch, heads, seq_q] f32 (f64). Half precision: see backend.h. */
-spl_status spl_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_mask *mask, double scale, spl_role role,
+
+/* ---------------------------------------------------------------- attention (attention.c, attn_call.c, attn_tile.c) */
+
+/* How the sequence is dealt out along the axes that split it, and the chunks of hierarchical attention. */
+typedef struct spl_schedule {
+    spl_scheme scheme; /* of ring and gather axes, and of ulysses where there are none */
+    int64_t chunk;     /* tokens (0: 1024) */
+    int64_t summaries; /* of each chunk (0: 1) */
+} spl_schedule;
+
+typedef struct spl_attention_options {
+    spl_mask *mask;        /* NULL: causal */
+    double scale;          /* of the scores; 0: 1 / sqrt(head_dim) */
+    spl_role role;         /* how keys travel: ring, gather or hierarchical; NONE: as the mesh's roles say, else ring */
+    spl_schedule schedule; /* chunk and summaries of hierarchical */
+    double dropout;        /* probability */
+    uint64_t seed, instance, step; /* of dropout */
+} spl_attention_options;
+
+/* [collective over the mesh; local without one] softmax(scale q k^T) v with q [batch, seq, heads, head_dim], k and v
+ * [batch, kv_seq, kv_heads, head_dim]; with more keys than queries the last of both stand at the same place. Along axes
+ * that split both sequences keys travel; ulysses axes give heads and take them back. out as q; lse [batch, heads, seq]
+ * in f32 (f64), natural log, may be NULL. A row that sees no key gets out 0 and lse -inf. */
+spl_status spl_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_attention_options *options,
                          spl_tensor **out, spl_tensor **lse);
-/* [the same] Merges into what earlier calls with the same queries gave, as if all their keys had been one call's (m =
- * max(lse_a, lse_b); a part with lse -inf contributes nothing). out is f32 or f64. */
-spl_status spl_attention_merge(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_mask *mask, double scale,
-                               spl_role role, spl_tensor *out, spl_tensor *lse);
+/* [collective over the axes that split both sequences] The same, merged into what earlier calls with the same queries
+ * gave, as if all their keys had been one call's (m = max(lse_a, lse_b); a part with lse -inf contributes nothing). out
+ * is f32 or f64. Layouts are taken as they are: nothing but keys moves. */
+spl_status spl_attention_into(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_attention_options *options,
+                              spl_tensor *out, spl_tensor *lse);
+/* [local] The layout of q, or with cover > 1 of k and v of so many query heads each, that the roles of a mesh give:
+ * shape [batch, seq, heads, head_dim]. SPL_EUSAGE as spl_block_schedule. */
+spl_status spl_attention_layout(const spl_mesh_spec *mesh, const spl_schedule *s, spl_mask *mask,
+                                const int64_t shape[4], int64_t cover, spl_layout *out);
+
+/* [local] One tile, for schemes of one's own: some queries against some keys, whose places in the whole sequences are
+ * the segments, in the order of rows. q, k and v are of this rank alone. out [batch, queries, heads, head_dim] and lse
+ * [batch, heads, queries] are f32 (f64). With merge, *out and *lse are given and what they hold is combined with it. */
+typedef struct spl_attention_part {
+    const spl_segment *queries, *keys;
+    int nqueries, nkeys;
+    int64_t seq, kv_seq; /* of the whole */
+    const spl_mask *mask; /* NULL: causal */
+    double scale;         /* 0: 1 / sqrt(head_dim) */
+    int merge;
+} spl_attention_part;
+spl_status spl_attention_tile(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_attention_part *part,
+                              spl_tensor **out, spl_tensor **lse);
+/* [local] Two partial results of the same queries over keys that do not overlap, as one: weights exp(lse - m), m the
+ * larger lse; a part with lse -inf contributes exactly nothing, whatever its out holds. In f32 (f64) from first to
+ * last, whatever the dtype of out. */
+spl_status spl_attention_merge(spl_tensor *out_a, spl_tensor *lse_a, spl_tensor *out_b, spl_tensor *lse_b,
+                               spl_tensor **out, spl_tensor **lse);
+/* [local] The Philox key of dropout for a seed, an instance and a step. */
+spl_rng_key spl_dropout_key(uint64_t seed, uint64_t instance, uint64_t step);
 
 /* ---------------------------------------------------------------- transformer block */
 
@@ -416,13 +467,6 @@ typedef struct spl_block_config {
 spl_status spl_block_create(spl_runtime *rt, const spl_block_config *config, spl_block **out);
 void spl_block_release(spl_block *b);
 void spl_block_retain(spl_block *b);
-
-/* How the sequence is dealt out along the axes that split it, and the chunks of hierarchical attention. */
-typedef struct spl_schedule {
-    spl_scheme scheme; /* of ring and gather axes, and of ulysses where there are none */
-    int64_t chunk;     /* tokens (0: 1024) */
-    int64_t summaries; /* of each chunk (0: 1) */
-} spl_schedule;
 
 /* [collective] Chooses layouts from the roles of the mesh's axes and makes the weights (normal, 0.02; by global index).
  * `options` may be NULL: all 0. SPL_EUSAGE for what cannot be, with the nearest mesh that works. */

@@ -90,6 +90,7 @@ static spl_status create(spl_runtime *rt, spl_mesh *mesh, const spl_layout *layo
         t->mesh = mesh;
         spl_mesh_retain(mesh);
         t->layout = *layout;
+        spl_layout_retain(layout);
     }
     *out = t;
     return spli_ok();
@@ -139,6 +140,7 @@ void spl_tensor_retain(spl_tensor *t) { t->refs++; }
 void spl_tensor_release(spl_tensor *t) {
     if (!t || --t->refs) return;
     spl_tensor_drop(t);
+    if (t->mesh) spl_layout_release(&t->layout);
     spl_mesh_release(t->mesh);
     t->rt->counters.live_tensors--;
     free(t);
@@ -159,6 +161,7 @@ spl_status spli_tensor_alias(spl_tensor *t, const spl_layout *layout, int ndim, 
     }
     if (layout) {
         v->layout = *layout;
+        spl_layout_retain(layout);
         v->mesh = t->mesh;
         spl_mesh_retain(t->mesh);
     }

@@ -65,7 +65,8 @@ spl_status spli_tensor_alias(spl_tensor *t, const spl_layout *layout, int ndim, 
 /* Segments of each dimension at this rank, as kernels take them; free with spli_index_map_free. */
 spl_status spli_index_map_of(const spl_tensor *t, spl_index_map *out);
 void spli_index_map_free(spl_index_map *m);
-/* The comm along these axes together: one axis, or all axes of `role` that have more than one rank. */
+/* The comm along these axes together: one axis, or all axes of one role that have more than one rank; `role` is for
+ * the message. */
 spl_status spli_mesh_group(const spl_mesh *m, spl_role role, const int *axes, int naxes, spl_comm **out);
 int spli_mesh_member(const spl_mesh_spec *spec, const int *coords); /* world rank at coords */
 void spli_mesh_coords(const spl_mesh_spec *spec, int rank, int *coords);

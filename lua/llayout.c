@@ -29,9 +29,18 @@ spl_layout *lspl_new_layout(lua_State *L) { return &new_object(L)->layout; }
 void lspl_push_layout(lua_State *L, const spl_layout *layout, const spl_mesh *m) {
     layout_object *o = new_object(L);
     o->layout = *layout;
+    spl_layout_retain(layout);
     if (!m) return;
     o->placed = 1;
     for (int i = 0; i < layout->naxes; i++) o->coords[i] = spl_mesh_coord(m, i);
+}
+
+static int layout_gc(lua_State *L) {
+    layout_object *o = to_layout(L, 1);
+    if (!o) return 0;
+    spl_layout_release(&o->layout);
+    o->layout.naxes = 0;
+    return 0;
 }
 
 static layout_object *check_object(lua_State *L, int index, const char *function, const char *argument) {
@@ -267,7 +276,8 @@ void lspl_open_layout(lua_State *L) {
                                        {"local_shape", layout_local_shape},
                                        {"describe", layout_describe},
                                        {NULL, NULL}};
-    static const luaL_Reg meta[] = {{"__tostring", layout_tostring}, {"__eq", layout_eq}, {NULL, NULL}};
+    static const luaL_Reg meta[] = {
+        {"__tostring", layout_tostring}, {"__eq", layout_eq}, {"__gc", layout_gc}, {NULL, NULL}};
     luaL_newmetatable(L, LSPL_LAYOUT);
     luaL_setfuncs(L, meta, 0);
     luaL_newlib(L, methods);

@@ -172,7 +172,7 @@ static void push_memory(lua_State *L, const spl_counters *c) {
 }
 
 /* spl.counters(): {calls = , bytes = by collective and in `total`, comm_seconds, comm_exposed_seconds, gemm_flops,
- * attention_flops, memory = {now = , peak = by category}}. */
+ * attention_flops, attention_tiles, memory = {now = , peak = by category}}. */
 static int l_counters(lua_State *L) {
     spl_counters c;
     spl_counters_get(lspl_runtime(L), &c);
@@ -193,6 +193,7 @@ static int l_counters(lua_State *L) {
     set_number(L, "comm_exposed_seconds", c.comm_exposed_seconds);
     set_integer(L, "gemm_flops", c.gemm_flops);
     set_integer(L, "attention_flops", c.attention_flops);
+    set_integer(L, "attention_tiles", c.attention_tiles);
     push_memory(L, &c);
     lua_setfield(L, -2, "memory");
     lspl_record(L);

@@ -309,6 +309,7 @@ static void FN(piece)(const job *jb, FN(work) *w, FN(tile_of) *t, const T *packe
         t->values = t->keys + KEYS * d;
         t->finite = finite[n];
         FN(tile)(jb, w, t, top, bottom, from, to);
+        if (jb->a->tiles) __atomic_fetch_add(jb->a->tiles, 1, __ATOMIC_RELAXED);
         *since += to - from;
     }
 }

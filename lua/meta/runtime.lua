@@ -52,7 +52,7 @@ function spl.gather(text) end
 
 --- [local] What this rank has done since the start or the last reset: `calls` and `bytes` by collective ("all-gather"
 --- ...) and in `total` (logical bytes sent), `comm_seconds` inside communication, `comm_exposed_seconds` of them not
---- covered by compute, `gemm_flops`, `attention_flops`, and `memory` as spl.memory gives it.
+--- covered by compute, `gemm_flops`, `attention_flops`, `attention_tiles`, `memory` as spl.memory gives it.
 ---@return table
 function spl.counters() end
 
