@@ -303,8 +303,8 @@ typedef struct spl_backend_ops {
     void (*host_free)(void *ctx, void *ptr);
 } spl_backend_ops;
 
-/* [local] The backend of this name: "cpu", "null", "ref", or that of the plugin spl-NAME.so. SPL_EENV: there is none, and
- * why. */
+/* [local] The backend of this name: "cpu", "null", "ref", or that of the plugin spl-NAME.so. SPL_EENV: there is none,
+ * and why. */
 spl_status spli_backend_open(const char *name, const spl_backend_ops **out);
 /* [local] The same, or NULL. */
 const spl_backend_ops *spli_backend_find(const char *name);

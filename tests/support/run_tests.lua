@@ -1,16 +1,19 @@
--- run_tests.lua: `make test`: the unit programs, lint, the specs on one rank and on 2, 3 and 4, and one line that sums
--- it up.
+-- run_tests.lua: `make test`: the unit programs, lint, each file of specs on one rank or on 2, 3 and 4, what took
+-- longest, and one line that sums it up.
 local spl = require "spl"
 
 local o = spl.args {
     "Runs all tests and ends with one line: N passed, N failed, N skipped.",
     build = { default = "build", help = "folder of the build", metavar = "DIR" },
+    slow = { default = 10, help = "how many of the longest runs to show at the end", metavar = "N", min = 0 },
     only = { default = {}, help = "parts to run: unit, lint, lua, mpi", choices = { "unit", "lint", "lua", "mpi" } },
 }
 
 local MPI_RANKS = { 2, 3, 4 }
 local LIMIT = 300 -- seconds for one program; far above what any needs
 local total = { passed = 0, failed = 0, skipped = 0 }
+local times = {} -- {title, seconds} of each run
+local begun = spl.now()
 local program = o.build .. "/spl"
 
 local function wanted(part)
@@ -59,8 +62,10 @@ local function suite(title, command, read)
         counts.failed = 1
         print(("FAILED  %s: it counted no test at all"):format(title))
     end
+    local seconds = spl.now() - started
+    times[#times + 1] = { title, seconds }
     print(("%-44s %4d passed %3d failed %3d skipped  %6.1f s"):format(title, counts.passed, counts.failed,
-        counts.skipped, spl.now() - started))
+        counts.skipped, seconds))
     add(counts)
 end
 
@@ -124,14 +129,27 @@ local function lint()
     suite("lint", ("%s run tests/support/lint.lua --build %s"):format(program, o.build), read_tap)
 end
 
+-- Each file in a run of its own: what one leaves behind is nothing to the next, and a hang costs one file.
 local function specs()
-    suite("tests/lua", program .. " test tests/lua", read_busted)
+    for _, file in ipairs(lines_of("ls tests/lua/*_spec.lua")) do
+        suite(file, ("%s test %s"):format(program, file), read_busted)
+    end
 end
 
 local function mpi_specs()
-    for _, n in ipairs(MPI_RANKS) do
-        suite(("tests/mpi, %d ranks"):format(n),
-            ("%s test -n %d --check-collectives --timeout 60 tests/mpi"):format(program, n), read_busted)
+    for _, file in ipairs(lines_of("ls tests/mpi/*_spec.lua")) do
+        for _, n in ipairs(MPI_RANKS) do
+            suite(("%s, %d ranks"):format(file, n),
+                ("%s test -n %d --check-collectives --timeout 60 %s"):format(program, n, file), read_busted)
+        end
+    end
+end
+
+local function longest()
+    table.sort(times, function(a, b) return a[2] > b[2] end)
+    print(("took %.0f s; longest:"):format(spl.now() - begun))
+    for i = 1, math.min(o.slow, #times) do
+        print(("    %-44s %6.1f s"):format(times[i][1], times[i][2]))
     end
 end
 
@@ -140,6 +158,9 @@ for _, part in ipairs(parts) do
     if wanted(part[1]) then
         part[2]()
     end
+end
+if o.slow > 0 then
+    longest()
 end
 print(("%d passed, %d failed, %d skipped"):format(total.passed, total.failed, total.skipped))
 os.exit(total.failed == 0)
