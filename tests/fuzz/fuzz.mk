@@ -4,12 +4,12 @@
 FUZZ        := build-fuzz
 FUZZ_CC     ?= clang
 SECONDS     ?= 1200
-fuzz_c      := safetensors mesh layout
+fuzz_c      := safetensors mesh layout mask
 fuzz_lua    := index tokenizer config args
 fuzz_names  := $(fuzz_c) $(fuzz_lua)
 fuzz_flags  := -std=gnu11 -D_GNU_SOURCE= $(WARNINGS) -Wno-unknown-pragmas -O1 -g -fno-omit-frame-pointer \
                -fsanitize=address,undefined -fno-sanitize-recover=undefined
-fuzz_parsers := core/mesh.c core/layout.c core/layout_text.c core/safetensors.c core/status.c \
+fuzz_parsers := core/mesh.c core/layout.c core/layout_text.c core/safetensors.c core/status.c core/attn_mask.c \
                 lua/lerror.c lua/lfields.c lua/lregex.c lua/lruntime.c lua/lsafetensors.c
 fuzz_obj    := $(fuzz_parsers:%.c=$(FUZZ)/obj/%.o) $(FUZZ)/obj/modules.o
 fuzz_host   := $(filter-out $(OBJ)/lua/main.o $(OBJ)/gen/%,$(lua_obj))
