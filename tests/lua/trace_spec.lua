@@ -70,6 +70,20 @@ describe("a trace", function()
         assert.equal(6, steps)
     end)
 
+    it("names no single peer where there are several", function()
+        local path = fresh()
+        assert.equal(0, mpi.run(3, [[local spl = require "spl"
+            spl.mesh "x=*":all_to_all("x", spl.ones { shape = { 6 } })]], nil, { flags = { "--trace", path } }).code)
+        local seen = 0
+        for _, e in ipairs(read(path).traceEvents) do
+            if e.cat == "comm" and e.name == "all-to-all" then
+                seen = seen + 1
+                assert.same({ nil, nil, 16 }, { e.args.to, e.args.from, e.args.bytes })
+            end
+        end
+        assert.equal(3, seen)
+    end)
+
     it("begins and ends where the script says so", function()
         local path = fresh()
         local r = mpi.run(1, ([[local spl = require "spl"
@@ -201,6 +215,18 @@ describe("spl trace", function()
         local text = tostring(s)
         assert.matches("critical rank: 1, the last to enter 1 of 1 shared collective, 0.300 ms behind the next", text)
         assert.matches("b%.lua:1", text)
+    end)
+
+    it("does not call idle what computed while another was late", function()
+        local data = planted()
+        for _, e in ipairs(data.traceEvents) do
+            if e.pid == 0 and e.name == "all-reduce on axis tp" then
+                e.ts, e.dur = 555, 49.9 -- it came to wait only when the other had long been there
+            end
+        end
+        local s = summary(data)
+        near(50, s.ranks[1].idle_us) -- of the gather alone
+        near(49.9, s.ranks[1].exposed_us)
     end)
 
     it("counts only what lies in the spans that the script marked, or with --whole everything", function()
