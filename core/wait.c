@@ -31,19 +31,32 @@ static void rest(spl_runtime *rt, double idle) {
         sched_yield();
         return;
     }
-    long us = idle < 0.01 ? 20 : idle < 0.1 ? 50 : idle < 1.0 ? 200 : 1000;
+    long us = idle < 0.01 ? 20 : idle < 0.1 ? 50 : idle < 1.0 ? 200 : idle < 10.0 ? 1000 : 5000;
     nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
 }
 
+/* Data of a call that all members have agreed on come soon: an interrupt waits for them so long, lest one rank gives
+ * up what another has sent. */
+static const double ALMOST_DONE = 1.0;
+
+static spl_status poll_request(void *ctx, int *done, uint64_t *progress);
+
+/* Is the interrupt to be put off? *since: when it was seen first. */
+static int almost_done(const spl_runtime *rt, spli_poll poll, double *since) {
+    if (poll != poll_request || !rt->check) return 0;
+    if (*since == 0) *since = spli_now();
+    return spli_now() - *since < ALMOST_DONE;
+}
+
 static spl_status wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what) {
-    double begin = 0, moved = 0, watched = 0;
+    double begin = 0, moved = 0, watched = 0, stopped = 0;
     uint64_t before = 0, progress = 0;
     unsigned turns = 0;
     for (;;) {
         int done = 0;
         SPL_TRY(poll(ctx, &done, &progress));
         if (done) return spli_ok();
-        if (rt->interrupt && *rt->interrupt)
+        if (rt->interrupt && *rt->interrupt && !almost_done(rt, poll, &stopped))
             return spli_error(SPL_EINTERRUPT, "interrupted while rank %d waited for %s", rt->rank, what);
         if (rt->world && rt->world->ops->progress) rt->world->ops->progress(rt->world);
         if (++turns < HOT_TURNS && !rt->sim) continue; /* a virtual partner moves only when this rank lets it */
@@ -63,7 +76,9 @@ static spl_status wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double li
                 "this call, or raise --timeout",
                 rt->rank, now - begin, what, rt->site[0] ? " (" : "", rt->site, rt->site[0] ? ")" : "", now - moved);
         if (watch && now - watched > WATCH_EVERY) {
-            SPL_TRY(spli_control_watch(rt, what));
+            spl_status others = spli_control_watch(rt, what);
+            if (others.code != SPL_OK && !(others.code == SPL_EINTERRUPT && almost_done(rt, poll, &stopped)))
+                return others;
             watched = now;
         }
         rest(rt, now - moved);

@@ -123,6 +123,48 @@ describe("a line that goes wrong", function()
         assert.is_true(r.seconds < 20)
     end)
 
+    it("may be any mix of calls that do not fit: the next line is in step again", function()
+        local calls = { "spl.barrier()", "m:all_reduce('tp', t)", "n:all_gather('a', t)", "spl.sum(1)",
+            "m:all_gather('tp', t)", "m = spl.mesh 'tp=*'", "error 'own'", "n = spl.mesh 'a=*'",
+            "m:broadcast('tp', t, 1)", "pcall(spl.barrier)" }
+        local lines, seed = { 'm = spl.mesh "tp=*"', 'n = spl.mesh "a=*"', "t = spl.ones { shape = { 3 } }" }, 7
+        local function draw(k)
+            seed = (seed * 1103515245 + 12345) % 2147483648
+            return seed // 65536 % k
+        end
+        for i = 1, 25 do
+            for rank = 0, 2 do
+                local parts = {}
+                for k = 1, 1 + draw(3) do
+                    parts[k] = draw(4) > 0 and calls[i % #calls + 1] or calls[1 + draw(#calls)]
+                end
+                lines[#lines + 1] = ("if spl.rank() == %d then %s end"):format(rank, table.concat(parts, " "))
+            end
+            local joined = table.concat(table.move(lines, #lines - 2, #lines, 1, {}), " ")
+            lines[#lines - 2], lines[#lines - 1], lines[#lines] = joined, nil, nil
+            lines[#lines + 1] = ("m, n = spl.mesh 'tp=*', spl.mesh 'a=*'; return %d, m:all_reduce('tp', t):item(1), "
+                .. "n:all_gather('a', t):item(9), spl.sum(1)"):format(i)
+        end
+        for _, way in ipairs { { "-n", "3" }, { "--virtual", "3" } } do
+            local r = session(1, table.concat(lines, "\n") .. "\n", { flags = way })
+            assert.equal(0, r.code)
+            for i = 1, 25 do
+                assert.matches(("[0-2] %d\t3.0\t1.0\t3\n"):format(i), r.out, 1, true)
+            end
+        end
+    end)
+
+    it("may take memory until there is none: an error, and the session lives", function()
+        local file = mpi.temporary("t = {} for i = 1, 1e6 do t[i] = ('x'):rep(1e6) .. i end\nt = nil\n'on'\n"
+            .. "spl.ones { shape = { 1000000, 1000000, 1000 } }\n'still on'\n")
+        local r = mpi.command({ "sh", "-c", "ulimit -v 1500000; exec '" .. require "spl".executable() .. "' repl" },
+            { stdin = file })
+        os.remove(file)
+        assert.same({ 0, "on\nstill on\n" }, { r.code, r.out })
+        assert.matches("error: [^\n]*not enough memory", r.err)
+        assert.matches("bytes (3725290.30 GiB) are wanted for activations", r.err, 1, true)
+    end)
+
     it("is stopped by os.exit of any rank, which ends the session", function()
         local r = session(2, "1\nif spl.rank() == 1 then os.exit(5) end\n2\n")
         assert.same({ 5, "[0-1] 1\n" }, { r.code, r.out })

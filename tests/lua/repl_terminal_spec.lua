@@ -108,7 +108,10 @@ describe("the prompt on a terminal", function()
     it("stops a line with Ctrl-C on all ranks, wherever they are, and goes on", function()
         local state = folder()
         local t <close> = open(3, state)
+        t.line 'm = spl.mesh "tp=*"; x = spl.ones { shape = { 2000000 } }'
         local lines = {
+            "while true do m:all_reduce('tp', x) end",
+            "while true do pcall(m.all_gather, m, 'tp', x) end",
             "while true do end",
             "if spl.rank() == 1 then while true do end end spl.barrier()",
             "@2 while true do pcall(error) end",
@@ -122,6 +125,8 @@ describe("the prompt on a terminal", function()
             t.wait "interrupted"
             t.line(("'after %%d, %%d':format(%d, spl.sum(1))"):format(i):gsub("'after", "('after"):gsub("':f", "'):f"))
             t.wait(("[0-2] after %d, 3"):format(i))
+            t.line "m:all_reduce('tp', x):item(7)"
+            t.wait "[0-2] 3.0"
             t.press "C-l"
         end
         t.press "C-d"
