@@ -156,6 +156,24 @@ describe("a trace", function()
     end)
 end)
 
+describe("a trace for which there is no room", function()
+    it("is an error, and leaves nothing behind", function()
+        local folder = os.tmpname()
+        os.remove(folder)
+        local script = ("mkdir '%s' && mount -t tmpfs -o size=32k none '%s' || exit 77; "
+            .. "'%s' run -n 2 --trace '%s/t.json' sp_forward.lua %s > /dev/null; code=$?; ls -A '%s'; exit $code")
+            :format(folder, folder, require "spl".executable(), folder, table.concat(SMALL, " "), folder)
+        local r = mpi.command { "unshare", "--mount", "sh", "-c", script }
+        os.remove(folder)
+        if r.code ~= 1 and not r.err:find "spl:" then
+            pending "a small file system cannot be mounted here"
+        end
+        assert.equal(1, r.code, r.err)
+        assert.matches("cannot write the trace to '.*/t%.json': No space left on device", r.err)
+        assert.equal("", r.out)
+    end)
+end)
+
 -- Two ranks, one all-reduce: rank 1 comes 300 us late to it; it takes 100 us once both are there.
 local function planted()
     local events = json.array {}
