@@ -120,9 +120,9 @@ typedef struct spl_plugin {
     const spl_backend_ops *backend;
     /* [local] Names the device that an open context runs on, the same for all ranks that share it. */
     spl_status (*device_id)(void *ctx, char *out, size_t n);
-    /* [local] A comm over the members of `world`, which stays the way for control messages and for what the new comm
-     * needs to come up; closing it closes `world`. NULL where the plugin has none. When it cannot come up, *out is
-     * NULL and the status says why: then `world` serves as it is. */
+    /* [local] A comm over the members of `world`, an open one of this backend. Control messages, barriers and the new
+     * comm's own coming up go through `world`; whoever opened that closes it, after the new one. NULL where the plugin
+     * has none. The status says why where there can be none. */
     spl_status (*comm_open)(spl_comm *world, spl_comm **out);
 } spl_plugin;
 

@@ -9,6 +9,7 @@ const char *spl_backend_name(const spl_runtime *rt) {
 }
 
 const char *spl_backend_describe(const spl_runtime *rt) {
+    if (rt->transport[0]) return rt->transport;
     return rt->backend->describe(rt->backend_ctx);
 }
 

@@ -77,6 +77,66 @@ static spl_status open_backend(spl_runtime *rt) {
     return b->device_memory ? spli_staging_open(rt->world) : spli_ok();
 }
 
+/* What ranks tell each other about their devices before they choose how memory moves between them. */
+typedef struct device_word {
+    char device[160], refusal[160]; /* why the plugin's own comm cannot be; "": it can */
+} device_word;
+
+static int shared_device(const device_word *all, int n, int *first, int *second) {
+    for (int i = 0; i < n; i++)
+        for (int j = i + 1; j < n; j++)
+            if (strcmp(all[i].device, all[j].device) == 0) return *first = i, *second = j, 1;
+    return 0;
+}
+
+/* The plugin's comm, where every rank can have it and has a device of its own; else memory goes through the host. The
+ * choice is the same on all ranks, and said in the runtime's description. */
+static spl_status open_device_comm(spl_runtime *rt) {
+    const spl_plugin *plugin = spli_plugin_of(rt->backend);
+    if (!plugin || !plugin->comm_open || rt->size == 1 || rt->sim) return spli_ok();
+    device_word mine = {.refusal = ""}, *all = malloc(sizeof *all * (size_t)rt->size);
+    spl_comm *comm = NULL;
+    int a = 0, b = 0, refuses = -1;
+    if (!all) return spli_error(SPL_ENOMEM, "out of memory while opening %d ranks", rt->size);
+    spl_status status = plugin->device_id(rt->backend_ctx, mine.device, sizeof mine.device);
+    if (status.code == SPL_OK) {
+        spl_status opened = plugin->comm_open(rt->world, &comm);
+        if (opened.code != SPL_OK) snprintf(mine.refusal, sizeof mine.refusal, "%.150s", opened.message);
+        status = spl_gather_bytes(rt, &mine, sizeof mine, all);
+    }
+    for (int i = rt->size - 1; status.code == SPL_OK && i >= 0; i--)
+        if (all[i].refusal[0]) refuses = i;
+    const char *described = rt->backend->describe(rt->backend_ctx);
+    if (status.code != SPL_OK) {
+        free(all);
+        if (comm) comm->ops->close(comm);
+        return status;
+    }
+    if (shared_device(all, rt->size, &a, &b)) {
+        snprintf(rt->transport, sizeof rt->transport,
+                 "%.200s; between ranks: pinned host memory and MPI, as ranks %d and %d share a GPU", described, a, b);
+    } else if (refuses >= 0) {
+        snprintf(rt->transport, sizeof rt->transport, "%.200s; between ranks: pinned host memory and MPI (%.80s)",
+                 described, all[refuses].refusal);
+    } else {
+        snprintf(rt->transport, sizeof rt->transport, "%.200s; between ranks: %s", described, comm->ops->name);
+        rt->host_world = rt->world;
+        rt->world = comm;
+        comm = NULL;
+    }
+    if (comm) comm->ops->close(comm);
+    free(all);
+    return spli_ok();
+}
+
+/* The device's own comm goes before the device's queues, the one it stands on last of all. */
+static void close_device_comm(spl_runtime *rt) {
+    if (!rt->host_world) return;
+    rt->world->ops->close(rt->world);
+    rt->world = rt->host_world;
+    rt->host_world = NULL;
+}
+
 static spl_status check_config(const spl_runtime_config *c) {
     if (c->backend && c->backend->abi != SPL_BACKEND_ABI)
         return spli_error(SPL_EENV,
@@ -90,6 +150,7 @@ static spl_status check_config(const spl_runtime_config *c) {
 
 static void close_backend(spl_runtime *rt) {
     if (!rt->backend_open) return;
+    close_device_comm(rt);
     spli_cache_close(rt);
     if (rt->backend->device_memory) spli_staging_close(rt->world);
     if (rt->comm_queue && rt->comm_queue != rt->compute)
@@ -118,6 +179,7 @@ spl_status spl_runtime_open(const spl_runtime_config *config, spl_runtime **out)
     SPL_GO(spli_control_open(rt), fail);
     SPL_GO(share_cores(rt, config), fail);
     SPL_GO(open_backend(rt), fail);
+    SPL_GO(open_device_comm(rt), fail);
     int64_t room = spli_memory_free();
     rt->memory_share = room > 0 && !rt->dry ? room / rt->local_ranks : 0;
     rt->check = config->check_collectives != 0;

@@ -26,7 +26,8 @@ struct spl_runtime {
     int backend_open;
     spl_queue *compute, *comm_queue; /* the same queue on the CPU */
     spl_sim *sim;          /* virtual ranks: where a wait lets the next one run; else NULL */
-    spl_comm *world;
+    spl_comm *world, *host_world; /* the other is what a device's own comm stands on, where there is one; else NULL */
+    char transport[400];          /* how device memory moves between ranks, in words; "" where it does not */
     double timeout;
     int check;
     const volatile int *interrupt;

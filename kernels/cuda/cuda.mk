@@ -33,3 +33,36 @@ $(BUILD)/spl-cuda-emu.so: $(emu_obj) $(cuda_core)
 cuda-emu: all $(BUILD)/spl-cuda-emu.so
 
 -include $(emu_obj:.o=.d)
+
+# ----------------------------------------------------------------------------------------------------------- for devices
+
+# Registers that hot kernels may spill, in bytes: none; with dropout, whose random words need many, a few.
+CU       := $(OBJ)/cuda
+cuda_lib := $(firstword $(wildcard $(CUDA_HOME)/lib64 $(CUDA_HOME)/lib))
+cuda_obj := $(cuda_kernels:%.cu=$(CU)/%.cu.o) $(cuda_host:%.c=$(CU)/%.o)
+nccl_h   := $(wildcard $(CUDA_HOME)/include/nccl.h /usr/include/nccl.h)
+cuda_flags := -std=c++17 -O3 -Icore -Xcompiler -fPIC -Xptxas -v \
+              $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch))
+
+# Random numbers are defined to the last bit: no multiplication is joined with an addition there.
+$(CU)/kernels/cuda/cuda_random.cu.o: cuda_flags += -fmad=false
+
+$(CU)/kernels/cuda/%.cu.o: kernels/cuda/%.cu $(own)
+	$(call quiet,NVCC,$<)mkdir -p $(@D) && { $(NVCC) $(cuda_flags) -MMD -MP -c $< -o $@ >$@.log 2>&1 || { cat $@.log; exit 1; }; } && \
+	    sh kernels/cuda/spills.sh $@.log
+
+$(CU)/kernels/cuda/%.o: kernels/cuda/%.c $(own)
+	$(call compile,-isystem $(CUDA_HOME)/include -Icore $(if $(nccl_h),,-DSPLK_NO_NCCL))
+
+$(BUILD)/spl-cuda.so: $(cuda_obj) $(cuda_core)
+	$(call quiet,LD,$@)$(CXX) -shared -Wl,-Bsymbolic $(cuda_obj) $(cuda_core) -L$(cuda_lib) -Wl,-rpath,$(cuda_lib) \
+	    -lcublasLt -lcudart_static -ldl -lrt -lpthread -o $@.new && mv $@.new $@
+
+ifeq ($(NVCC),)
+cuda:
+	@echo 'make cuda: nvcc was not found; install the CUDA toolkit or name it: make cuda NVCC=/path/to/nvcc' >&2; exit 3
+else
+cuda: all $(BUILD)/spl-cuda.so
+endif
+
+-include $(cuda_obj:.o=.d)

@@ -1,5 +1,6 @@
 /* cuda_backend.c: the table of the CUDA backend, its opening on a device, and the plugin that brings it. */
 #include "cuda.h"
+#include "comm_nccl.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +85,9 @@ static const char *cuda_describe(void *ctx) { return ((const splk_cuda *)ctx)->d
 
 static const char *cuda_kernels(void *ctx) {
     (void)ctx;
-    return "cuda";
+    return "gemm: cuBLASLt, bias and tanh-GELU in its epilogue; a plain kernel where it has no algorithm\n"
+           "attention: bf16 and f16 up to head_dim 128: mma.sync m16n8k16, cp.async; else on ordinary units\n"
+           "others: one CUDA kernel each";
 }
 
 static spl_status cuda_device_id(void *ctx, char *out, size_t n) {
@@ -141,4 +144,5 @@ static const spl_backend_ops cuda_backend = {
     .host_free = splk_cuda_host_free,
 };
 
-const spl_plugin splk_plugin = {.abi = SPL_BACKEND_ABI, .backend = &cuda_backend, .device_id = cuda_device_id};
+const spl_plugin splk_plugin = {
+    .abi = SPL_BACKEND_ABI, .backend = &cuda_backend, .device_id = cuda_device_id, .comm_open = splk_comm_nccl_open};

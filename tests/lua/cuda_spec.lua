@@ -75,6 +75,46 @@ describe("the CUDA backend on an emulated GPU", function()
         end
     end)
 
+    -- The same program over the three ways that memory travels: between virtual ranks, NCCL, pinned memory and MPI.
+    it("gives the same bits over NCCL and, where ranks share a GPU, by way of the host; and says which", function()
+        local script = [[
+            local spl = require "spl"
+            local mesh = spl.mesh "tp=*:sequence"
+            local blk = spl.block { hidden = 24, heads = 6, kv_heads = 3, qkv = "separate", rope_theta = 10000,
+                dropout = 0.1, seed = 3 }:schedule(mesh)
+            local y = blk:forward(blk:input { batch = 1, seq = 13 }:randn(5))
+            local all = spl.gather((y:to_bytes():gsub(".", function(c) return ("%02x"):format(c:byte()) end)))
+            local t = spl.tensor { shape = { 7 }, mesh = mesh, layout = "tp=partial" }:randn(3)
+            local norm = t:redistribute "tp=replicate":norm()
+            spl.barrier()
+            if spl.rank() == 0 then print(table.concat(all), norm) end
+            if spl.rank() == 0 then io.stderr:write(spl.facts().backend_description, "\n") end
+        ]]
+        local virtual = emulated(3, script)
+        assert.equal(0, virtual.code)
+        for _, case in ipairs { { "8", "between ranks: nccl\n$" },
+            { "1", "between ranks: pinned host memory and MPI, as ranks 0 and 1 share a GPU\n$" } } do
+            local r = mpi.run(3, script, nil, { flags = { "--backend", "cuda-emu", "--threads", "1" },
+                env = { SPL_EMU_DEVICES = case[1], SPL_EMU_MODE = "random", SPL_MEMORY_CACHE = "0" } })
+            assert.equal(0, r.code, r.err)
+            assert.matches(case[2], r.err)
+            assert.equal(virtual.out, r.out)
+        end
+    end)
+
+    it("ends all ranks and names the one that dies in a collective", function()
+        local r = mpi.run(3, [[
+            local spl = require "spl"
+            local mesh = spl.mesh "tp=*:tensor"
+            local t = spl.tensor { shape = { 7 }, mesh = mesh, layout = "tp=partial" }:fill(1)
+            t:redistribute "tp=replicate"
+            if spl.rank() == 1 then error "rank 1 has had enough" end
+            t:redistribute "tp=replicate"
+        ]], nil, { flags = { "--backend", "cuda-emu", "--threads", "1" }, limit = 60 })
+        assert.equal(1, r.code)
+        assert.matches("rank 1: .*has had enough", r.err)
+    end)
+
     local HELLO = "print 'hello'"
     for _, case in ipairs {
         { "no driver", { SPL_EMU_DRIVER = "none" }, "no GPU for the cuda backend: CUDA driver version" },

@@ -1,6 +1,6 @@
 /* kernels_tensor_core_test.c: attention of bf16 and f16 where rows lie on boundaries that tensor cores ask for:
  * head_dim up to 128, pieces of every kind, grouped heads, dropout, merging, against the reference. Probabilities may
- * be rounded to the data's type before the second product, so the bound is a few of its units, not half of one. */
+ * be rounded to the data's type before the second product: the bound is a few of its units, not half of one. */
 #include "kernels_common.h"
 
 enum { BATCH = 2, HEADS = 3, KV = 2, PIECES = 4 };

@@ -1,6 +1,6 @@
 /* mirror.h: lets tests that hand plain host arrays to a backend judge one whose memory is on a device: each call's
- * arrays are copied there, the call is made, and what it may have written is copied back. The copies are as long as the
- * call says and no longer, so that what a kernel touches beyond them lies outside its allocation. */
+ * arrays are copied there, the call is made, and what it may have written is copied back. The copies are as long as
+ * the call says and no longer, so that what a kernel touches beyond them lies outside its allocation. */
 #ifndef MIRROR_H
 #define MIRROR_H
 #include "backend.h"
