@@ -140,7 +140,7 @@ static long memory_kills(void) {
 }
 
 /* Seconds for mpirun to end after a rank has ended the job, or after it was told to: it may hang on its way out (seen
- * on busy machines). And for ranks to end when mpirun itself was killed. */
+ * on busy machines). And for ranks to end when mpirun went before them. */
 static const double GRACE = 10, ORPHANED = 5;
 
 typedef struct job {
@@ -169,7 +169,8 @@ static void attend(job *j) {
         }
     }
     child_pid = 0;
-    double until = now() + (WIFSIGNALED(j->status) ? ORPHANED : 0);
+    /* told twice, as by a signal to the whole process group, mpirun does not wait for its ranks */
+    double until = now() + (WIFSIGNALED(j->status) || j->stopped || interrupted ? ORPHANED : 0);
     while (lspl_relay_turn(j->relay, 0, &interrupted) ||
            (now() < until && lspl_relay_open_streams(j->relay) && lspl_relay_turn(j->relay, 100, &interrupted) >= 0)) {}
 }

@@ -133,8 +133,9 @@ static void put(outlet *o, const char *bytes, size_t n, const volatile int *stop
 /* What the event library inside mpirun says, though not always, when a job ends early; and mpirun of notices that
  * several ranks gave. */
 static int is_noise(const char *line, size_t n) {
-    static const char prefix[] = "[warn] Epoll ";
-    if (n >= sizeof prefix - 1 && memcmp(line, prefix, sizeof prefix - 1) == 0) return 1;
+    static const char *const prefixes[] = {"[warn] Epoll ", "mpirun: Forwarding signal "};
+    for (int i = 0; i < 2; i++)
+        if (n >= strlen(prefixes[i]) && memcmp(line, prefixes[i], strlen(prefixes[i])) == 0) return 1;
     return n > 0 && line[0] == '[' && /* its notices, when they meet on their way to it */
            (memmem(line, n, "orte_base_help_aggregate", 24) || memmem(line, n, "show_help.c", 11) ||
             (memmem(line, n, "has sent help message", 21) && memmem(line, n, "abort", 5)));

@@ -77,6 +77,28 @@ describe("an interrupt", function()
         end
     end)
 
+    it("to the whole process group, mpirun too, leaves no rank behind", function()
+        local note = os.tmpname() -- timeout sends its signal to the group that it makes
+        local script = mpi.temporary(([[
+            local spl = require "spl"
+            local file = assert(io.open("%s", "a"))
+            file:write(require "spl.core".process(), " ")
+            file:close()
+            spl.barrier()
+            os.execute("touch %s.on")
+            while true do pcall(spl.barrier) end]]):format(note, note), ".lua")
+        local r = mpi.command({ "sh", "-c", ("timeout 60 \"$0\" run -n 2 \"$1\" & waits=$!; "
+            .. "until [ -e %s.on ]; do sleep 0.1; done; kill $waits; wait $waits; "
+            .. "sleep 0.3; for pid in $(cat %s); do ps -o pid=,stat=,args= -p $pid | grep -v ' Z'; done; true"):format(
+                note, note), require "spl".executable(), script })
+        os.remove(note)
+        os.remove(note .. ".on")
+        os.remove(script)
+        assert.equal("", r.out)
+        assert.matches("interrupted by SIGTERM", r.err, 1, true)
+        assert.is_nil(r.err:find("mpirun:", 1, true), r.err)
+    end)
+
     it("ends all ranks under a plain mpirun", function()
         local r = mpi.run(2, "if require 'spl'.rank() == 1 then " .. SEND:format "TERM" .. " end\n" .. LOOP, nil,
             { mpirun = true, limit = 60 })
