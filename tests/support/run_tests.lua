@@ -1,15 +1,16 @@
--- run_tests.lua: `make test`: the unit programs, lint, each file of specs on one rank or on 2, 3 and 4, what took
--- longest, and one line that sums it up.
+-- run_tests.lua: `make test`: the unit programs, lint, each file of specs on one rank, on virtual ranks or on
+-- 2, 3 and 4, what took longest, and one line that sums it up.
 local spl = require "spl"
 
 local o = spl.args {
     "Runs all tests and ends with one line: N passed, N failed, N skipped.",
     build = { default = "build", help = "folder of the build", metavar = "DIR" },
     slow = { default = 10, help = "how many of the longest runs to show at the end", metavar = "N", min = 0 },
-    only = { default = {}, help = "parts to run: unit, lint, lua, mpi", choices = { "unit", "lint", "lua", "mpi" } },
+    only = { default = {}, help = "parts to run: unit, lint, lua, virtual, mpi",
+        choices = { "unit", "lint", "lua", "virtual", "mpi" } },
 }
 
-local MPI_RANKS = { 2, 3, 4 }
+local MPI_RANKS, VIRTUAL_RANKS = { 2, 3, 4 }, { 1, 2, 3, 4, 8 }
 local LIMIT = 300 -- seconds for one program; far above what any needs
 local total = { passed = 0, failed = 0, skipped = 0 }
 local times = {} -- {title, seconds} of each run
@@ -136,6 +137,15 @@ local function specs()
     end
 end
 
+local function virtual_specs()
+    for _, file in ipairs(lines_of("ls tests/virtual/*_spec.lua")) do
+        for _, n in ipairs(VIRTUAL_RANKS) do
+            suite(("%s, %d virtual rank%s"):format(file, n, n == 1 and "" or "s"),
+                ("%s test --virtual %d %s"):format(program, n, file), read_busted)
+        end
+    end
+end
+
 local function mpi_specs()
     for _, file in ipairs(lines_of("ls tests/mpi/*_spec.lua")) do
         for _, n in ipairs(MPI_RANKS) do
@@ -153,7 +163,8 @@ local function longest()
     end
 end
 
-local parts = { { "unit", unit_tests }, { "lint", lint }, { "lua", specs }, { "mpi", mpi_specs } }
+local parts = { { "unit", unit_tests }, { "lint", lint }, { "lua", specs }, { "virtual", virtual_specs },
+    { "mpi", mpi_specs } }
 for _, part in ipairs(parts) do
     if wanted(part[1]) then
         part[2]()
