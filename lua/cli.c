@@ -244,7 +244,8 @@ int lspl_parse_command(const lspl_command *command, int argc, char **argv, char 
                        char *message, size_t n) {
     reader r = {.argc = argc, .argv = argv, .message = message, .n = n};
     *out = (lspl_options){
-        .command = command->name, .module = command->module, .args = args, .strict = command->takes_script};
+        .command = command->name, .module = command->module, .args = args, .strict = command->takes_script,
+        .alone = command->alone};
     /* where a person looks on, or tests do, every collective is checked */
     out->check_collectives = !strcmp(command->name, "repl") || !strcmp(command->name, "test");
     *help = 0;

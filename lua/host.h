@@ -6,6 +6,7 @@
 
 typedef struct lspl_options { /* of `spl run` and its relatives, as the command line gave them */
     const char *command;
+    int alone;              /* a command that is no job of ranks */
     int ranks;              /* -n; 0: not given */
     int virtual_ranks;      /* --virtual; 0: not given */
     const char *backend;    /* NULL: cpu */

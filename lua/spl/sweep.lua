@@ -184,15 +184,16 @@ local function clear(p)
     end
 end
 
-local function left(p)
+-- Seconds for what is to come, `now` runs of it under way.
+local function left(p, now)
     local mean = (spl.now() - p.begin) / math.max(1, p.ran)
-    return mean * (p.total - p.done)
+    return mean * (p.total - p.done + now)
 end
 
 local function show_next(p, words)
     if p.live then
         local rate = p.ran > 0 and (", %.1f runs/min, %s left"):format(60 * p.ran / (spl.now() - p.begin),
-            duration(left(p))) or ""
+            duration(left(p, 1))) or ""
         io.stderr:write(("\r\27[K[%d/%d%s] %s"):format(p.done, p.total, rate, words):sub(1, 150))
     end
 end
@@ -211,7 +212,7 @@ local function show_done(p, s, run)
     local width = #tostring(p.total)
     print(("[%" .. width .. "d/%d] %s: %s  (%s%s)"):format(p.done, p.total, sweep_file.words(run.point),
         what_came(s, run), duration(run.seconds or 0), not p.live and p.done < p.total
-            and ("; about %s left"):format(duration(left(p))) or ""))
+            and ("; about %s left"):format(duration(left(p, 0))) or ""))
     io.stdout:flush()
 end
 
