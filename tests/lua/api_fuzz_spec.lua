@@ -30,7 +30,7 @@ local function fuzz(program, rounds, before, env, flags)
     local folder, here = lines_of("mktemp -d")[1], lines_of("pwd")[1]
     local line = ("cd '%s' && %s exec '%s' run %s '%s/tests/fuzz/api.lua' --rounds %d --seed %s"):format(folder,
         before, program, flags or "", here, rounds, SEED)
-    local r = mpi.command({ "sh", "-c", line }, { env = env, limit = 60 })
+    local r = mpi.command({ "sh", "-c", line }, { env = env, limit = 240 })
     mpi.command({ "rm", "-rf", folder })
     local report = r.out:gsub("plain [^\n]*\n", "") .. r.err
     assert.equal(0, r.code, report)
