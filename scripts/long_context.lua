@@ -15,7 +15,7 @@ local o = spl.args {
     ffn = { type = "integer", metavar = "N", help = "width of the MLP (default: 4 hidden)" },
     mesh = { default = "cp=*:hierarchical", metavar = "MESH", help = "axes with roles" },
     scheme = { type = "string", choices = { "contiguous", "zigzag", "striped" },
-        help = "how the sequence is dealt out (default: zigzag for ring and gather with the causal mask, else contiguous)"
+        help = "how the sequence is dealt out (default: zigzag for ring and gather with a causal mask, else contiguous)"
     },
     mask = { default = "causal", help = "who sees whom: causal, full, window:W, docs:N,N,..., prefix:N or padding:N" },
     chunk = { default = 1024, help = "hierarchical: tokens of a chunk" },
