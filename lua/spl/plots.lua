@@ -114,7 +114,7 @@ function plots.bars(p, out)
     add("set style fill solid 0.9 border rgb 'white'")
     add("set boxwidth 0.7 relative")
     add("set yrange [0:*]")
-    add("set xtics rotate by -25 scale 0")
+    add("set xtics rotate by -35 scale 0")
     add("unset grid\nset grid ytics lc rgb '#dddddd' lw 1")
     add("$data << END")
     for i, name in ipairs(p.names) do

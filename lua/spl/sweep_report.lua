@@ -8,7 +8,8 @@ local spl = require "spl"
 local sweep_file = require "spl.sweep_file"
 local sweep_report = {}
 
-local MOST_RANKS = 6 -- charts of one kind
+local MOST_RANKS = 6                     -- charts of one kind
+local MOST_SERIES, MOST_BARS = 8, 12     -- in one chart: the fastest
 
 local UNITS = { time_ms_p50 = "time of one forward pass (ms)", time_ms = "time (ms)", time_us = "time (us)",
     seconds = "time (s)", seq = "sequence length (tokens)", size_bytes = "size (bytes)", batch = "batch (sequences)",
@@ -45,6 +46,37 @@ local function time(r)
     return r.y, r.low, r.high
 end
 
+-- The series that are nearest to the fastest, all winners among them, by name, and what to say of the others. Dashed
+-- ones are kept beside.
+local function fastest(a, series)
+    local judged, dashed = {}, {}
+    for _, s in ipairs(series) do
+        local sum, n, wins = 0, 0, false
+        for _, r in ipairs(s.points) do
+            if r.ranks > 1 then
+                local best = analysis.ranking(a, r.ranks, r.x)[1]
+                sum, n, wins = sum + math.log(r.y / best.y), n + 1, wins or best == r
+            end
+        end
+        local into = s.dashed and dashed or judged
+        into[#into + 1] = { s = s, behind = wins and -1 or n > 0 and sum / n or math.huge }
+    end
+    table.sort(judged, function(p, q)
+        if p.behind ~= q.behind then
+            return p.behind < q.behind
+        end
+        return p.s.name < q.s.name
+    end)
+    local kept = table.move(judged, 1, math.min(#judged, MOST_SERIES), 1, {})
+    table.sort(kept, function(p, q) return p.s.name < q.s.name end)
+    local list = {}
+    for _, one in ipairs(table.move(dashed, 1, #dashed, #kept + 1, kept)) do
+        list[#list + 1] = one.s
+    end
+    return list, #judged > MOST_SERIES and (" The %d of %d that are fastest on the whole."):format(MOST_SERIES, #judged)
+        or ""
+end
+
 local function add_chart(charts, name, caption, text_of)
     charts[#charts + 1] = { name = name .. ".png", caption = caption, text_of = text_of }
 end
@@ -70,11 +102,12 @@ local function time_against_x(a, charts)
             series[#series + 1] = s
         end
         local drawn = ranks > 1 or #a.ranks == 1 -- else one rank is in the others' charts
-        local caption = "Time against %s on %s; bars show the least and most over repeats."
-        add_lines(charts, "time-" .. ranks, caption:format(a.spec.x, report.plural(ranks, "rank")), {
+        local caption = "Time against %s on %s; bars show the least and most over repeats.%s"
+        local shown, few = fastest(a, series)
+        add_lines(charts, "time-" .. ranks, caption:format(a.spec.x, report.plural(ranks, "rank"), few), {
             title = ("Time on %s"):format(report.plural(ranks, "rank")), xlabel = label(a.spec.x),
             ylabel = label(a.spec.y), logx = true, logy = true, xtics = a.xs,
-            series = drawn and lines_of(series, "x", time) or {} })
+            series = drawn and lines_of(shown, "x", time) or {} })
     end
 end
 
@@ -98,12 +131,14 @@ local function distance_from_best(a, charts)
             return r.y / best.y
         end
         if #series > 1 then
-            add_lines(charts, "crossover-" .. ranks, ("How far each schedule is from the fastest one on %s%s."):format(
-                report.plural(ranks, "rank"), #words > 0 and "; dotted: " .. table.concat(words, "; ")
-                    or "; no schedule overtakes the fastest in this range"),
+            local shown, few = fastest(a, series)
+            local caption = "How far each schedule is from the fastest one on %s%s.%s"
+            add_lines(charts, "crossover-" .. ranks, caption:format(report.plural(ranks, "rank"), #words > 0
+                and "; dotted: " .. table.concat(words, "; ") or "; no schedule overtakes the fastest in this range",
+                few),
                 { title = ("Time relative to the fastest on %s"):format(report.plural(ranks, "rank")),
                     xlabel = label(a.spec.x), ylabel = "time / fastest time", logx = true, xtics = a.xs, marks = marks,
-                    series = lines_of(series, "x", relative) })
+                    series = lines_of(shown, "x", relative) })
         end
     end
 end
@@ -128,12 +163,14 @@ local function against_ranks(a, charts)
             end
             series[#series + 1] = s
         end
+        local few
+        series, few = fastest(a, series)
         add_lines(charts, "ranks-" .. (math.tointeger(x) or x),
-            ("Time against the number of ranks at %s."):format(where),
+            ("Time against the number of ranks at %s.%s"):format(where, few),
             { title = "Time at " .. where, xlabel = "ranks", ylabel = label(a.spec.y), logx = true, logy = true,
                 xtics = a.ranks, series = lines_of(series, "ranks", time) })
         add_lines(charts, "efficiency-" .. (math.tointeger(x) or x),
-            ("Efficiency at %s: speed-up over one rank, divided by the ranks."):format(where),
+            ("Efficiency at %s: speed-up over one rank, divided by the ranks.%s"):format(where, few),
             { title = "Efficiency at " .. where, xlabel = "ranks", ylabel = "efficiency (%)", logx = true,
                 xtics = a.ranks, from_zero = true, series = lines_of(series, "ranks", function(r)
                     local e = analysis.efficiency(a, r)
@@ -157,10 +194,12 @@ local function scaling(a, charts)
             table.insert(s.points, 1, one)
         end
     end
-    add_lines(charts, "ranks", "Time against the number of ranks; bars show the least and most over repeats.",
+    local few
+    series, few = fastest(a, series)
+    add_lines(charts, "ranks", "Time against the number of ranks; bars show the least and most over repeats." .. few,
         { title = "Time against ranks", xlabel = "ranks", ylabel = label(a.spec.y), logx = true, logy = true,
             xtics = a.ranks, series = lines_of(series, "ranks", time) })
-    add_lines(charts, "efficiency", "Efficiency: speed-up over one rank, divided by the ranks.",
+    add_lines(charts, "efficiency", "Efficiency: speed-up over one rank, divided by the ranks." .. few,
         { title = "Efficiency", xlabel = "ranks", ylabel = "efficiency (%)", logx = true, xtics = a.ranks,
             from_zero = true, series = lines_of(series, "ranks", function(r)
                 local e = r.ranks == 1 and 1 or analysis.efficiency(a, r)
@@ -180,7 +219,7 @@ local function breakdown(a, charts)
     end
     local list, traced = {}, true
     for _, r in ipairs(x and analysis.ranking(a, ranks, x) or {}) do
-        if analysis.exposed(r) then
+        if analysis.exposed(r) and #list < MOST_BARS then
             list[#list + 1] = r
             traced = traced and math.type(r.row.trace_ops_pct) ~= nil
         end
@@ -228,9 +267,11 @@ local function memory(a, charts)
         end
     end
     local where = x and (" at %s %s"):format(a.spec.x, math.tointeger(x) or x) or ""
-    add_lines(charts, "memory", "Most memory of a rank for activations and communication buffers" .. where .. ".",
+    local shown, few = fastest(a, series)
+    add_lines(charts, "memory", ("Most memory of a rank for activations and communication buffers%s.%s"):format(where,
+        few),
         { title = "Memory of a rank" .. where, xlabel = "ranks", ylabel = "peak of activations and buffers (MiB)",
-            logx = true, logy = true, xtics = a.ranks, series = lines_of(series, "ranks", function(r)
+            logx = true, logy = true, xtics = a.ranks, series = lines_of(shown, "ranks", function(r)
                 local peak = r.row.peak_bytes
                 return math.type(peak) and peak > 0 and peak / 2 ^ 20 or nil
             end) })

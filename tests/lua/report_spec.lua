@@ -143,6 +143,29 @@ describe("spl report", function()
         assert.matches("ring: 2200 (next: tensor, +55 %)", page, 1, true)
     end)
 
+    it("draws the fastest of many series, the winners among them, and says so", function()
+        results(function(lines)
+            for i = #lines, 2, -1 do
+                if lines[i].point.ranks == 2 then table.remove(lines, i) end
+            end
+            for i = 1, 12 do -- the last is slow but at one length, where it wins
+                for _, seq in ipairs { 400, 800, 3200, 6400 } do
+                    local ms = i == 12 and (seq == 800 and 1 or 90 * seq) or seq * i
+                    lines[#lines + 1] = { status = "ok", point = { ranks = 2, seq = seq, mesh = ("x%d=2"):format(i) },
+                        repeat_number = 1, rows = json.array { { time_ms_p50 = ms } } }
+                end
+            end
+        end)
+        local charts = {}
+        for _, c in ipairs(require "spl.sweep_report".charts(analysis.read(folder))) do charts[c.name] = c end
+        local c = charts["crossover-2.png"]
+        assert.matches("The 8 of 12 that are fastest on the whole.", c.caption, 1, true)
+        local text = c.text_of "x.png"
+        for i = 1, 12 do
+            assert.equal(i <= 7 or i == 12, text:find(('"x%d"'):format(i), 1, true) ~= nil, i)
+        end
+    end)
+
     it("shows all its pictures in a browser", function()
         results()
         if not plots.program() then pending "gnuplot is not here" end
