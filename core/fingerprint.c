@@ -496,7 +496,7 @@ static spl_status agree(spl_runtime *rt, spl_comm *c, const spl_coll *coll, int 
             if (!a.told) (void)send_report(&a); /* the first error counts */
         }
         if (!a.told) (void)send_verdict(&a, status.code, status.message);
-        rt->slot->activity = before;
+        if (status.code != SPL_ESTALL) rt->slot->activity = before; /* else others look at it too */
     }
     c->sequence = a.number + (status.code != SPL_OK);
     spl_status noted = seen_set(rt->control, c->id, a.number + 1);

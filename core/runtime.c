@@ -279,6 +279,8 @@ void spl_runtime_finish(spl_runtime *rt, int exit_code, double seconds, int *spe
     rt->control->said_end = 1;
 
     const char *what = "the other ranks to end";
+    spli_slot *slot = rt->slot, aside = *slot;
+    if (exit_code != 0) rt->slot = &aside; /* others may still want to see what this rank failed in */
     const volatile int *interrupt = rt->interrupt;
     if (exit_code != 0) rt->interrupt = NULL; /* an interrupt may be why this rank ends: the others are still asked */
     finish_wait w = {.rt = rt, .until = exit_code == 0 ? -1 : spli_now() + seconds};
@@ -287,6 +289,7 @@ void spl_runtime_finish(spl_runtime *rt, int exit_code, double seconds, int *spe
         w.until += seconds + 0.5; /* whoever speaks comes later than this rank, and must not be cut short */
         status = spli_wait_for(rt, poll_finish, &w, -1, 0, what);
     }
+    rt->slot = slot;
     rt->interrupt = interrupt;
     *all = w.all;
     *worst = 0;

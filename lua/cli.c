@@ -247,7 +247,8 @@ int lspl_parse_command(const lspl_command *command, int argc, char **argv, char 
         .command = command->name, .module = command->module, .args = args, .strict = command->takes_script,
         .alone = command->alone};
     /* where a person looks on, or tests do, every collective is checked */
-    out->check_collectives = !strcmp(command->name, "repl") || !strcmp(command->name, "test");
+    static const char *const checked[] = {"repl", "test", "check", NULL};
+    for (int i = 0; checked[i]; i++) out->check_collectives |= !strcmp(command->name, checked[i]);
     *help = 0;
     int raw = command->alone; /* after `--` everything is the script's */
     while (r.at < argc) {
