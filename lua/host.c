@@ -233,6 +233,7 @@ static int run_script(lua_State *L) {
     lua_call(L, 3, 0);
     if (o->script) {
         if (luaL_loadfilex(L, o->script, "t") != LUA_OK) {
+            lspl_host_insist(L); /* opening a fifo waits for its writer */
             spl_status s = {.code = SPL_EARG, .rank = -1};
             const char *why = lua_tostring(L, -1); /* names the file, but where the file is no text at all */
             int binary = why && strstr(why, "attempt to load a binary chunk") == why;
@@ -309,7 +310,9 @@ static int close_together(lspl_host *host, int code) {
     int leaked = 0, rank = spl_rank(host->runtime);
     spl_status s = spl_runtime_close(host->runtime, &leaked);
     if (code == 0 && leaked) {
-        fprintf(stderr, "spl: rank %d: %d objects were never released: a fault of spl\n", rank, leaked);
+        fprintf(stderr, "spl: rank %d: %d object%s never released: the script took __gc from them (debug.setmetatable, "
+                        "or a metatable it changed); if it did not, spl has a fault\n", rank, leaked,
+                leaked == 1 ? " was" : "s were");
     }
     if (code == 0 && s.code != SPL_OK) fprintf(stderr, "spl: rank %d: %s\n", rank, s.message);
     return code == 0 && (leaked || s.code != SPL_OK) ? 1 : code;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "cli.h"
 #include "host.h"
@@ -19,11 +20,17 @@ static int complain(const char *message) {
 }
 
 static int find_script(lspl_options *o, char *path, size_t n) {
+    char near[256], message[1024];
+    struct stat s;
+    int rank, size = o->virtual_ranks > o->ranks ? o->virtual_ranks : o->ranks;
     if (lspl_find_script(o->script, path, n)) {
         o->script = path;
-        return 0;
+        if (size == 0) lspl_launched(&rank, &size);
+        if (size < 2 || stat(path, &s) || S_ISREG(s.st_mode)) return 0;
+        snprintf(message, sizeof message, "the script '%.800s' is no regular file, and only one of %d ranks could read it; "
+                 "copy it to a file", path, size);
+        return complain(message);
     }
-    char near[256], message[1024];
     lspl_nearest_script(o->script, near, sizeof near);
     snprintf(message, sizeof message, "no script '%s' here or among the shipped ones%s%s%s", o->script,
              near[0] ? "; did you mean '" : "", near, near[0] ? "'?" : "");

@@ -53,6 +53,17 @@ describe("an interrupt", function()
         assert.matches("interrupted by SIGTERM", r.err, 1, true)
     end)
 
+    it("gets through a wait for the script itself, from a fifo; many ranks do not share one", function()
+        local fifo = os.tmpname()
+        os.remove(fifo)
+        local r = mpi.command({ "sh", "-c", "mkfifo $1; $0 run $1 & waits=$!; sleep 1; kill $waits; wait $waits; "
+            .. "echo $?; (sleep 0.3; echo 'print \"read\"' > $1) & $0 run $1; $0 run --virtual 2 $1; echo $?; rm $1",
+            require "spl".executable(), fifo }, { limit = 60 })
+        assert.equal("1\nread\n2\n", r.out)
+        assert.matches("interrupted by SIGTERM", r.err, 1, true)
+        assert.matches("no regular file, and only one of 2 ranks could read it", r.err, 1, true)
+    end)
+
     it("to one of three ranks ends all, and that rank is named", function()
         for _, chunk in ipairs { "while true do spl.barrier() end", LOOP } do
             local r = mpi.run(3, "local spl = require 'spl'\nif spl.rank() == 1 then " .. SEND:format "TERM" .. " end\n"

@@ -1,5 +1,6 @@
 -- lifetime_spec.lua: what a call uses stays alive while it runs, though finalizers and metamethods release it; and many
 -- tiny tensors are collected as large ones are.
+local mpi = require "mpi"
 local spl = require "spl"
 
 -- Calls use(victim) again and again, while a finalizer that runs at any allocation releases the victim; each result
@@ -104,6 +105,16 @@ describe("another type's metatable", function()
             assert.is_false(ok)
             assert.matches("a tensor is needed", tostring(err))
         end
+    end)
+end)
+
+describe("an object whose finalizer a script took", function()
+    it("is not called a fault of spl", function()
+        local r = mpi.run(1, [[
+            local spl = require "spl"
+            debug.setmetatable(spl.zeros { shape = { 2 } }, nil)]])
+        assert.same({ 1, "" }, { r.code, r.out })
+        assert.matches("were never released: the script took __gc", r.err, 1, true)
     end)
 end)
 
