@@ -104,6 +104,11 @@ static int l_open(lua_State *L) {
     if (lspl_host_of(L)->repl) return lspl_raisef(L, SPL_EINTERNAL, "the prompt is open already");
     channel *c = calloc(1, sizeof *c); /* the host frees it when the state, whose memory it counts, is closed */
     if (!c) return lspl_raisef(L, SPL_ENOMEM, "out of memory while opening the prompt");
+    if (!strcmp(spl_backend_name(rt), "null") && spl_size(rt) > 1 && !spl_virtual(rt)) {
+        free(c);
+        return lspl_raisef(L, SPL_EUSAGE, "with --backend null nothing moves between processes, lines neither; use "
+                           "--virtual %d in place of several processes", spl_size(rt));
+    }
     c->fd = -1;
     lspl_host_of(L)->repl = c;
     lspl_host_of(L)->at_prompt = LSPL_IDLE;
@@ -145,7 +150,7 @@ static int read_chunk(lua_State *L) {
     return chunk.n > 0;
 }
 
-/* repl.read() -> "line" or "complete", text; nil at the end. Rank 0. */
+/* repl.read() -> "line" or "complete", text; "over" when a rank has left the job; nil at the end. Rank 0. */
 static int l_read(lua_State *L) {
     channel *c = channel_of(L);
     lspl_host *host = lspl_host_of(L);
@@ -155,7 +160,11 @@ static int l_read(lua_State *L) {
         char *text;
         size_t n;
         int ready = poll(&p, 1, 500);
-        if (host->signal || spl_turn_stopped(host->runtime)) break; /* a signal; or a rank is gone */
+        if (host->signal) break;
+        if (spl_turn_stopped(host->runtime)) {
+            lua_pushliteral(L, "over");
+            return 1;
+        }
         if (ready <= 0) continue;
         if (!lspl_frame_read(c->fd, &kind, &text, &n)) break;
         if (kind == LSPL_FRAME_STOP) { /* of a line that had ended by then */
@@ -220,7 +229,9 @@ static int l_begin(lua_State *L) {
     const char *given = lua_tolstring(L, 1, &n);
     char *text;
     spl_runtime_set_site(lspl_runtime(L), NULL);
-    lspl_check(L, spl_turn_begin(lspl_runtime(L), given ? given : "", n, &text, &length));
+    spl_status s = spl_turn_begin(lspl_runtime(L), given ? given : "", n, &text, &length);
+    if (s.code == SPL_EINTERRUPT) lspl_raisef(L, SPL_EINTERRUPT, "interrupted by SIGTERM");
+    lspl_check(L, s);
     if (!text) return 0;
     lspl_host_of(L)->at_prompt = 1;
     lua_pushlstring(L, text, length);

@@ -210,8 +210,19 @@ static void open_history(front *f) {
     if (state && state[0] == '/') snprintf(f->history_path, sizeof f->history_path, "%s/spl/history", state);
     else if (home && home[0] == '/')
         snprintf(f->history_path, sizeof f->history_path, "%s/.local/state/spl/history", home);
-    if (f->history_path[0] && make_folders(f->history_path)) history(f->history, &event, H_LOAD, f->history_path);
-    else f->history_path[0] = 0;
+    int kept = f->history_path[0] && make_folders(f->history_path);
+    if (kept && access(f->history_path, F_OK) && errno == ENOENT) { /* can there be one? */
+        FILE *file = fopen(f->history_path, "ae");
+        kept = file && fclose(file) == 0;
+    }
+    kept = kept && access(f->history_path, R_OK | W_OK) == 0;
+    if (kept) {
+        history(f->history, &event, H_LOAD, f->history_path);
+        return;
+    }
+    if (f->history_path[0]) fprintf(stderr, "spl: lines are not kept: %s: %s\n", f->history_path, strerror(errno));
+    else fprintf(stderr, "spl: lines are not kept: neither XDG_STATE_HOME nor HOME is set\n");
+    f->history_path[0] = 0;
 }
 
 /* Whole and in one step, so that no other session and no end in between leaves half of it. */

@@ -97,7 +97,8 @@ function spl.nearest(word, list) end
 
 --- [local] Raises an error object {code, message, rank, exit}. Codes: usage (exit code 2), environment (3), disagree
 --- and stall (4), and with 1 argument, memory, io, format, released, numeric, interrupt, unsupported, internal. It
---- prints as its message.
+--- prints as its message. Of disagree and stall it may also have `report`, a text: the table of what each rank was
+--- doing, and where.
 ---@param options {code: string?, message: string} code is "argument" when absent
 function spl.error(options) end
 

@@ -5,6 +5,7 @@ local show = require "spl.repl_show"
 local commands = require "spl.repl_commands"
 local repl = {}
 
+local LEFT = "spl: a rank has left, so the session is over (os.exit ends it for all)\n"
 local MOST = 64 * 1024 -- bytes that a rank may print a line
 
 -- ---- what a line prints
@@ -265,7 +266,7 @@ local function next_line()
     while true do
         local kind, text = core.repl.read()
         if kind ~= "complete" then
-            return text
+            return text, kind == "over"
         end
         local ok, words = pcall(function() return require "spl.repl_complete".words(text) end)
         core.repl.write("W", ok and words or "0\n")
@@ -286,13 +287,20 @@ function repl.main()
     while true do
         local line
         if core.rank() == 0 then
-            line = next_line()
+            local over
+            line, over = next_line()
+            if over then
+                core.repl.write("B", LEFT)
+            end
             if not line or line:match("^%s*:quit%s*$") then
                 break
             end
         end
         local text = core.repl.begin(line)
         if not text then
+            if core.rank() == 0 then
+                core.repl.write("B", LEFT)
+            end
             break
         end
         number = number + 1

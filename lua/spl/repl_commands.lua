@@ -142,7 +142,8 @@ function commands.overview()
     local out = {
         "Every rank runs each line; equal answers are printed once, with their ranks: [0-3]. An expression needs no",
         "`return`, a line that is not whole goes on in the next, and a name given without `local` stays. `_` is the",
-        "last answer. @2 EXPR runs on rank 2 alone, @0,3 or @0-2 on several.",
+        "last answer. @2 EXPR runs on rank 2 alone, @0,3 or @0-2 on several. What a line prints comes when all ranks",
+        "are done with it.",
         "",
     }
     for _, entry in ipairs(list) do

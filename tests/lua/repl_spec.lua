@@ -82,6 +82,14 @@ describe("the prompt from a pipe", function()
         end
     end)
 
+    it("refuses the null backend on several processes, not on virtual ranks", function()
+        local r = session(2, "1\n", { flags = { "--backend", "null" } })
+        assert.equal(2, r.code)
+        assert.matches("use --virtual 2 in place of several processes", r.err, 1, true)
+        assert.equal("[0-1] tensor f32 [2], local\n      (a backend without memory: no values)\n", answers(1,
+            "spl.ones { shape = { 2 } }\n", { flags = { "--backend", "null", "--virtual", "2" } }))
+    end)
+
     it("has help, time and the ranks", function()
         local out = answers(2, ":help\n:help :time\n:ranks\n:time\nspl.barrier()\n:time off\nhelp 'barrier'\n")
         assert.matches("  :time [on|off]   says after each line how long it took", out, 1, true)
@@ -168,6 +176,7 @@ describe("a line that goes wrong", function()
     it("is stopped by os.exit of any rank, which ends the session", function()
         local r = session(2, "1\nif spl.rank() == 1 then os.exit(5) end\n2\n")
         assert.same({ 5, "[0-1] 1\n" }, { r.code, r.out })
+        assert.matches("a rank has left, so the session is over", r.err, 1, true)
         r = session(2, "os.exit(true)\n2\n")
         assert.same({ 0, "" }, { r.code, r.out })
     end)

@@ -71,6 +71,15 @@ describe("the prompt on a terminal", function()
         os.execute("rm -rf '" .. state .. "'")
     end)
 
+    it("says when its history cannot be kept, and works", function()
+        local t <close> = open(1, "/proc/none")
+        assert.matches("spl: lines are not kept: /proc/none/spl/history: ", t.screen(), 1, true)
+        t.line "6 * 7"
+        t.wait "\n42"
+        t.press "C-d"
+        t.wait "ended with 0"
+    end)
+
     it("completes globals, fields, methods, options and strings", function()
         local state = folder()
         local t <close> = open(1, state)
