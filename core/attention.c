@@ -264,8 +264,8 @@ static spl_status check_shapes(const spl_tensor *q, const spl_tensor *k, const s
     for (int d = 0; d < 4 && fits; d++) fits = k->shape[d] == v->shape[d];
     if (fits) return spli_ok();
     return spli_error(SPL_EARG,
-                      "attention: q is [%lld, %lld, %lld, %lld], k is [%lld, %lld, %lld, %lld]; batch and head_dim must "
-                      "be equal, heads a multiple of KV heads, and k and v alike",
+                      "attention: q is [%lld, %lld, %lld, %lld], k is [%lld, %lld, %lld, %lld]; batch and head_dim "
+                      "must be equal, heads a multiple of KV heads, and k and v alike",
                       (long long)q->shape[0], (long long)q->shape[1], (long long)q->shape[2], (long long)q->shape[3],
                       (long long)k->shape[0], (long long)k->shape[1], (long long)k->shape[2], (long long)k->shape[3]);
 }

@@ -160,8 +160,8 @@ static spl_status check_merge(spl_tensor *const in[4]) {
         fits = fits && lse->shape[d] == out->shape[from] && lse->local[d] == out->local[from];
     }
     if (fits) return spli_ok();
-    return spli_error(SPL_EARG, "attention_merge: both parts need an out of [batch, seq, heads, head_dim] and an lse of "
-                                "[batch, heads, seq], f32 (f64 where out is), alike in shape, dtype and layout");
+    return spli_error(SPL_EARG, "attention_merge: both parts need an out of [batch, seq, heads, head_dim] and an lse "
+                                "of [batch, heads, seq], f32 (f64 where out is), alike in shape, dtype and layout");
 }
 
 /* One row: a becomes a and b together. Every weight is in (0, 1], or exactly 0 where the part saw nothing. */

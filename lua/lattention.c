@@ -136,7 +136,8 @@ static int attention_tile(lua_State *L) {
     part.queries = segments_field(L, 4, f, "queries", part.seq, &part.nqueries);
     part.keys = segments_field(L, 4, f, "keys", part.kv_seq, &part.nkeys);
     part.seq = lspl_field_integer(L, 4, f, "seq", part.seq);
-    part.kv_seq = lspl_field_integer(L, 4, f, "kv_seq", lspl_raw_field(L, 4, "seq") == LUA_TNIL ? part.kv_seq : part.seq);
+    int64_t kv_seq = lspl_raw_field(L, 4, "seq") == LUA_TNIL ? part.kv_seq : part.seq;
+    part.kv_seq = lspl_field_integer(L, 4, f, "kv_seq", kv_seq);
     if (part.seq < 0 || part.kv_seq < 0)
         lspl_raisef(L, SPL_EARG, "%s: seq is %lld and kv_seq %lld; sizes are 0 or more", f, (long long)part.seq,
                     (long long)part.kv_seq);

@@ -27,8 +27,8 @@ static int find_script(lspl_options *o, char *path, size_t n) {
         o->script = path;
         if (size == 0) lspl_launched(&rank, &size);
         if (size < 2 || stat(path, &s) || S_ISREG(s.st_mode)) return 0;
-        snprintf(message, sizeof message, "the script '%.800s' is no regular file, and only one of %d ranks could read it; "
-                 "copy it to a file", path, size);
+        snprintf(message, sizeof message, "the script '%.800s' is no regular file, and only one of %d ranks could read "
+                 "it; copy it to a file", path, size);
         return complain(message);
     }
     lspl_nearest_script(o->script, near, sizeof near);

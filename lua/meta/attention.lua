@@ -57,8 +57,8 @@ function spl.attention_input(mesh, o) end
 function spl.attention_tile(q, k, v, o) end
 
 --- [local] Two partial results of the same queries, over keys of which none is in both, as one: each weighed by
---- exp(lse - m), m the larger lse. A part whose lse is -inf contributes exactly nothing; two such parts give 0 and -inf.
---- In f32 (f64) whatever the dtype of out.
+--- exp(lse - m), m the larger lse. A part whose lse is -inf contributes exactly nothing; two such parts give 0 and
+--- -inf. In f32 (f64) whatever the dtype of out.
 ---@param out_a spl.tensor [batch, queries, heads, head_dim]
 ---@param lse_a spl.tensor [batch, heads, queries]
 ---@param out_b spl.tensor
