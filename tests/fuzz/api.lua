@@ -11,7 +11,7 @@ local o = spl.args { "Fuzzes the Lua API.", rounds = 60, seed = 1, tell = false,
 -- What ends the process, runs a command of its own, or is no module to call; what works for minutes when it is called
 -- well.
 local SKIPPED_MODULES = { boot = true, init = true, test = true, strict = true, help = true, info = true,
-    repl = true }
+    repl = true, sweep = true, sweep_store = true, sweep_report = true, plots = true, meshes = true }
 local SKIPPED = { ["differential.main"] = true }
 local INSTRUCTIONS = 2000000 -- of Lua in one call; a longer one is cut short
 local real_print, real_exit = print, os.exit
@@ -77,7 +77,7 @@ local function add_methods(name, meta)
 end
 
 -- What ends the run, speaks to people, or belongs to the prompt is for the host's own modules only.
-for _, inside in ipairs { core.leave, core.warn, core.repl } do
+for _, inside in ipairs { core.leave, core.warn, core.repl, core.system } do
     seen[inside] = true
 end
 if spl.size() > 1 then -- without agreement each call that only some make costs the whole time limit
