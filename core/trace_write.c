@@ -379,7 +379,8 @@ spl_status spl_trace_check_path(const char *path) {
     return status;
 }
 
-static spl_status write_file(spl_runtime *rt, const spli_trace *t, const char *path, int by_itself) {
+/* `by_itself`: this rank's part alone; `complete`: not since others did not come to their end. */
+static spl_status write_file(spl_runtime *rt, const spli_trace *t, const char *path, int by_itself, int complete) {
     writer w = {.rt = rt, .t = t, .now = clock_now(rt), .wrong = spli_ok()};
     int writes = by_itself || rt->rank == 0;
     char *beside = name_beside(path, rt->rank);
@@ -390,7 +391,7 @@ static spl_status write_file(spl_runtime *rt, const spli_trace *t, const char *p
     put(&frame,
         "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"spl\":\"" SPL_VERSION "\",\"ranks\":%d,\"backend\":\"%s\","
         "\"virtual\":%s,\"complete\":%s},\n\"traceEvents\":[\n",
-        rt->size, rt->backend->name, rt->sim ? "true" : "false", by_itself && rt->size > 1 ? "false" : "true");
+        rt->size, rt->backend->name, rt->sim ? "true" : "false", complete ? "true" : "false");
     to_file(&w, frame.at, frame.used, path);
     if (!w.counts) status = spli_error(SPL_ENOMEM, "out of memory while writing a trace");
     else status = write_all(&w, path, by_itself);
@@ -422,7 +423,8 @@ spl_status spl_trace_write(spl_runtime *rt, const char *path, int by_itself) {
     if (t->comm && !by_itself && t->measured)
         status = spli_trace_clock(rt, t->comm, &measured, &t->offset_at_end, &origin);
     int writes = rt->rank == 0 || by_itself || t->comm;
-    if (status.code == SPL_OK && writes) status = write_file(rt, t, path, by_itself || !t->comm);
+    if (status.code == SPL_OK && writes)
+        status = write_file(rt, t, path, by_itself || !t->comm, !by_itself || rt->size == 1);
     rt->trace = t;
     if (!by_itself) spli_trace_free(rt);
     return status;

@@ -428,6 +428,9 @@ function trace.text(s)
         tostring(s.version), tostring(s.backend), scope) }
     if not s.complete then
         out[#out + 1] = "# the run failed: this is the part of the rank that said why"
+    elseif math.type(s.size) and #s.ranks < s.size then
+        out[#out + 1] = ("# of rank %d alone: a backend without memory has nothing to send the others' parts with")
+            :format(s.ranks[1].rank)
     end
     if dropped > 0 then
         out[#out + 1] = ("# %d events did not fit and are missing"):format(dropped)

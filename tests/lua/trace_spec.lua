@@ -141,6 +141,17 @@ describe("a trace", function()
         assert.same({ [0] = true, true, true }, ranks)
     end)
 
+    it("of a backend without memory is rank 0's, and says so", function()
+        local path = fresh()
+        local r = mpi.spl { "run", "--virtual", "2", "--backend", "null", "--trace", path, "sp_forward.lua",
+            table.unpack(SMALL) }
+        assert.equal(0, r.code, r.err)
+        local s = trace.summary(path)
+        assert.same({ true, 2, 1 }, { s.complete, s.size, #s.ranks })
+        assert.matches("# of rank 0 alone: a backend without memory", tostring(s), 1, true)
+        os.remove(path)
+    end)
+
     it("that cannot be written is said before any work starts", function()
         for path, why in pairs { ["/dev/null/x.json"] = "Not a directory", ["/tmp"] = "it is a folder",
             ["/dev/null"] = "no regular file" } do
