@@ -75,3 +75,12 @@ int spli_cores_threads(const spli_cores *all, int size, int rank, int *local) {
     if (mine->quota > 0 && threads > mine->quota / *local) threads = mine->quota / *local;
     return threads > 1 ? (int)threads : 1;
 }
+
+void spli_cores_hosts(const spli_cores *all, int size, int *host_of) {
+    int n = 0;
+    for (int r = 0; r < size; r++) {
+        int before = r > 0 && all[r].host == all[r - 1].host ? r - 1 : 0; /* most often as the rank before */
+        while (before < r && all[before].host != all[r].host) before++;
+        host_of[r] = before < r ? host_of[before] : n++;
+    }
+}

@@ -15,5 +15,7 @@ void spli_cores_here(spli_cores *out);
 /* Threads for rank `rank` of `size`: its share of the cores of its mask, which it shares with the ranks of its host
  * whose masks meet it; at least 1. *local: how many ranks its host has. */
 int spli_cores_threads(const spli_cores *all, int size, int rank, int *local);
+/* Numbers the hosts of ranks from 0, as they first appear, into host_of[size]. */
+void spli_cores_hosts(const spli_cores *all, int size, int *host_of);
 
 #endif

@@ -288,3 +288,36 @@ int spl_mesh_find(const spl_mesh *m, const char *axis) {
         if (!strcmp(m->spec.axes[a].name, axis)) return a;
     return -1;
 }
+
+/* ---- hosts ---- */
+
+/* Different hosts among n ranks, `stride` apart. */
+static int hosts_among(const int *host_of, int64_t first, int64_t stride, int64_t n) {
+    int different = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t before = 0;
+        while (before < i && host_of[first + before * stride] != host_of[first + i * stride]) before++;
+        different += before == i;
+    }
+    return different;
+}
+
+int spl_mesh_spans(const spl_mesh_spec *spec, const int *host_of, int axis) {
+    int64_t ranks = 1, stride = 1;
+    const int64_t size = spec->axes[axis].size;
+    int most = 1;
+    for (int a = 0; a < spec->naxes; a++) ranks *= spec->axes[a].size;
+    for (int a = axis + 1; a < spec->naxes; a++) stride *= spec->axes[a].size;
+    for (int64_t r = 0; r < ranks; r++) {
+        if (r / stride % size != 0) continue; /* the first of each group */
+        int n = hosts_among(host_of, r, stride, size);
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+int spl_mesh_hosts(const spl_mesh *m, int axis) {
+    const spl_runtime *rt = m->rt;
+    if (!rt->host_of) return 1;
+    return axis < 0 ? hosts_among(rt->host_of, 0, 1, rt->size) : spl_mesh_spans(&m->spec, rt->host_of, axis);
+}

@@ -59,6 +59,13 @@ static spl_status share_cores(spl_runtime *rt, const spl_runtime_config *config)
     if (status.code == SPL_OK) {
         int share = spli_cores_threads(all, rt->size, rt->rank, &rt->local_ranks);
         if (asked == 0) rt->threads = share;
+        rt->host_of = malloc(sizeof *rt->host_of * (size_t)rt->size);
+        if (rt->host_of)
+            spli_cores_hosts(all, rt->size, rt->host_of);
+        else
+            status = spli_error(SPL_ENOMEM, "out of memory while opening %d ranks", rt->size);
+    }
+    if (status.code == SPL_OK) {
         status = spli_slots_note(rt, all);
     }
     free(all);
@@ -191,6 +198,7 @@ fail:
     /* Other ranks may be well: closing MPI would wait for them. The process is about to end, which ends the job. */
     if (rt->world && (rt->size == 1 || rt->dry)) rt->world->ops->close(rt->world);
     spli_slots_close(rt);
+    free(rt->host_of);
     free(rt);
     return status;
 }
@@ -207,6 +215,7 @@ spl_status spl_runtime_close(spl_runtime *rt, int *leaked) {
     rt->world = NULL;
     spli_control_close(rt);
     spli_slots_close(rt);
+    free(rt->host_of);
     free(rt);
     return status;
 }

@@ -20,6 +20,7 @@ typedef struct spli_cache spli_cache;
 struct spl_runtime {
     int rank, size, threads;
     int local_ranks;       /* ranks on this host */
+    int *host_of;          /* [size] the host of each rank, numbered from 0 as they first appear; NULL: not known */
     int dry;               /* comm `dry`: nobody else is there */
     const spl_backend_ops *backend;
     void *backend_ctx;

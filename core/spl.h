@@ -212,6 +212,11 @@ void spl_mesh_retain(spl_mesh *m);
 const spl_mesh_spec *spl_mesh_spec_of(const spl_mesh *m);
 int spl_mesh_coord(const spl_mesh *m, int axis); /* this rank's */
 int spl_mesh_find(const spl_mesh *m, const char *axis); /* -1 when absent */
+/* [local] On how many hosts the ranks of one group along the axis are, at most; 1: no group leaves a host. host_of
+ * [ranks]: the host of each rank. */
+int spl_mesh_spans(const spl_mesh_spec *spec, const int *host_of, int axis);
+/* [local] The same where this job runs (axis < 0: of all ranks). */
+int spl_mesh_hosts(const spl_mesh *m, int axis);
 /* Writes "dp=2:data, tp=4:sequence"; returns the length it needs (snprintf). */
 int spl_mesh_format(const spl_mesh_spec *spec, char *out, size_t n);
 

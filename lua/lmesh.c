@@ -18,7 +18,7 @@ static int64_t spec_size(const spl_mesh_spec *spec) {
     return n;
 }
 
-/* { {name=, size=, role=, coord=}, ... }; coord only where there is a mesh. */
+/* { {name=, size=, role=, coord=, hosts=}, ... }; coord and hosts only where there is a mesh. */
 static void push_axes(lua_State *L, const spl_mesh_spec *spec, const spl_mesh *m) {
     lua_createtable(L, spec->naxes, 0);
     for (int i = 0; i < spec->naxes; i++) {
@@ -32,6 +32,8 @@ static void push_axes(lua_State *L, const spl_mesh_spec *spec, const spl_mesh *m
         if (m) {
             lua_pushinteger(L, spl_mesh_coord(m, i));
             lua_setfield(L, -2, "coord");
+            lua_pushinteger(L, spl_mesh_hosts(m, i));
+            lua_setfield(L, -2, "hosts");
         }
         lua_rawseti(L, -2, i + 1);
     }
@@ -74,7 +76,33 @@ static int mesh_call(lua_State *L) {
     return 1;
 }
 
-/* spl.mesh.parse(text, world) [local] */
+/* The list of ranks a host at `index`, as the host of each rank; the axes on top get `hosts`. */
+static void add_hosts(lua_State *L, int index, const spl_mesh_spec *spec) {
+    static const char f[] = "mesh.parse";
+    int64_t size = spec_size(spec), rank = 0;
+    if (!lua_istable(L, index)) lspl_bad_argument(L, f, "hosts", "a list: how many ranks each host has", index);
+    if (size > 1 << 14) lspl_raisef(L, SPL_EARG, "%s: argument 'hosts' is for up to 16384 ranks", f);
+    int *host_of = lua_newuserdatauv(L, sizeof *host_of * (size_t)size, 0);
+    for (lua_Integer h = 1; rank < size; h++) {
+        int kind = lua_rawgeti(L, index, h);
+        int64_t n = kind == LUA_TNIL ? 0 : lspl_integer(L, -1, f, "hosts");
+        if (n < 1 || n > size - rank) rank = size + 1;
+        for (int64_t i = 0; i < n && rank < size; i++) host_of[rank++] = (int)h;
+        lua_pop(L, 1);
+    }
+    if (rank != size || (lua_Integer)lua_rawlen(L, index) != host_of[size - 1])
+        lspl_raisef(L, SPL_EARG, "%s: argument 'hosts': the ranks of all hosts must sum to the %lld of the mesh", f,
+                    (long long)size);
+    for (int a = 0; a < spec->naxes; a++) {
+        lua_rawgeti(L, -2, a + 1);
+        lua_pushinteger(L, spl_mesh_spans(spec, host_of, a));
+        lua_setfield(L, -2, "hosts");
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+}
+
+/* spl.mesh.parse(text, world [, hosts]) [local] */
 static int mesh_parse(lua_State *L) {
     if (lua_type(L, 1) != LUA_TSTRING)
         lspl_bad_argument(L, "mesh.parse", "text", "a text such as \"tp=*:sequence\"", 1);
@@ -83,9 +111,11 @@ static int mesh_parse(lua_State *L) {
         lspl_raisef(L, SPL_EARG, "mesh.parse: argument 'world': %lld ranks; at least 1 is needed", (long long)world);
     }
     spl_mesh_spec spec;
+    lua_settop(L, 3);
     lspl_check(L, spl_mesh_parse(lua_tostring(L, 1), (int)world, &spec));
     lua_createtable(L, 0, 3);
     push_axes(L, &spec, NULL);
+    if (!lua_isnoneornil(L, 3)) add_hosts(L, 3, &spec);
     lua_setfield(L, -2, "axes");
     lua_pushinteger(L, (lua_Integer)spec_size(&spec));
     lua_setfield(L, -2, "size");

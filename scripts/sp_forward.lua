@@ -117,17 +117,23 @@ local function refuse_early(list)
     local blk <close> = define()
     for _, row in ipairs(list) do
         local mesh <close> = spl.mesh(row.mesh)
+        row.hosts = report.hosts(mesh)
         local smallest <close> = spl.block { hidden = 1, heads = 1 }
         smallest:schedule(mesh)
     end
     return blk.config
 end
 
-local function header(config)
+local function header(list, config)
     say("# spl %s sp_forward: forward pass of one transformer block", spl.version)
     local computes = spl.facts().backend ~= "null"
     for _, line in ipairs(report.machine()) do
         say("# %s", line)
+    end
+    for _, row in ipairs(list) do
+        if row.hosts then
+            say("# mesh %s: %s", spl.mesh.parse(row.mesh).spec, row.hosts)
+        end
     end
     say("# block: %s", report.block(config))
     if computes then
@@ -261,7 +267,7 @@ end
 
 local list = planned()
 local config = refuse_early(list)
-header(config)
+header(list, config)
 local wrong, as_theory = 0, true
 for _, row in ipairs(list) do
     local row_wrong, row_as_theory = run(row, config)

@@ -14,6 +14,7 @@ local mesh = {}
 ---@field size integer
 ---@field role string "" where none was given
 ---@field coord integer? this rank's place on it, from 0
+---@field hosts integer? on how many hosts the ranks of one group along it are, at most; 1: it stays inside a host
 
 --- [collective] A mesh of axes that multiply to the number of ranks: "dp=2:data, tp=*:sequence". Spaces are ignored;
 --- `*` once takes what is left of the world; the role may be left out.
@@ -27,12 +28,14 @@ function spl.mesh(text) end
 function spl.mesh.roles() end
 
 --- [local] The same notation for any number of ranks, as plain data: {axes = , size = , spec = }. spl.layout takes it
---- too.
+--- too. With `hosts` each axis says on how many hosts its groups are, so that the one that communicates most can be
+--- put inside a host: the last-written axis has neighbouring ranks.
 ---@param text string
 ---@param world? integer (the ranks that are here)
+---@param hosts? integer[] how many ranks each host has, in rank order, as {8, 8}
 ---@return table
----Errors: code "usage".
-function spl.mesh.parse(text, world) end
+---Errors: code "usage"; "argument" for hosts that do not sum to the ranks.
+function spl.mesh.parse(text, world, hosts) end
 
 --- [local] This rank's place on an axis, from 0.
 ---@param axis string

@@ -183,6 +183,19 @@ function report.machine()
     return lines
 end
 
+--- [local] Which axes of a mesh stay inside a host and which do not, in words; nil where there is one host.
+---@param mesh spl.mesh|table a mesh, or what spl.mesh.parse gives when told hosts
+---@return string?
+function report.hosts(mesh)
+    local parts, several = {}, false
+    for i, axis in ipairs(mesh.axes) do
+        several = several or axis.hosts > 1
+        parts[i] = ("%s %s"):format(axis.name, axis.hosts == 1 and "inside a host"
+            or ("across %d hosts"):format(axis.hosts))
+    end
+    return several and table.concat(parts, ", ") or nil
+end
+
 -- ---- results
 
 local BIASES = { "qkv_bias", "out_bias", "mlp_bias" }

@@ -45,6 +45,8 @@ describe("several hosts", function()
         assert.equal(0, r.code, r.out .. r.err)
         assert.matches("host node1", r.out, 1, true)
         assert.matches("host node2", r.out, 1, true)
+        assert.matches("\n# mesh dp=2:data, tp=2:sequence: dp across 2 hosts, tp inside a host\n", r.out, 1, true)
+        assert.matches("\n# mesh r=4:ring: r across 2 hosts\n", r.out, 1, true)
         assert.matches("# wrong elements: 0, OK", r.out, 1, true)
         assert.matches("# bytes sent: as theory says", r.out, 1, true)
         local hosts = {}

@@ -21,6 +21,26 @@ describe("the notation of a mesh", function()
         end
     end)
 
+    it("says on how many hosts the groups of an axis are, where it is told of hosts", function()
+        local function hosts(text, world, list)
+            local spans = {}
+            for i, axis in ipairs(spl.mesh.parse(text, world, list).axes) do spans[i] = axis.hosts end
+            return spans
+        end
+        assert.same({ 2, 1 }, hosts("dp=2, cp=4", 8, { 4, 4 })) -- the last-written axis has neighbours
+        assert.same({ 2, 2 }, hosts("dp=4, cp=2", 8, { 5, 3 })) -- ranks 4 and 5 are a group, and on two hosts
+        assert.same({ 2, 1 }, hosts("dp=4, cp=2", 8, { 6, 2 }))
+        assert.same({ 3, 2, 1 }, hosts("a=3, b=2, c=2", 12, { 2, 2, 2, 2, 2, 2 }))
+        assert.same({ 6 }, hosts("a=12", 12, { 2, 2, 2, 2, 2, 2 }))
+        assert.same({ 1, 1 }, hosts("a=2, b=2", 4, { 4 }))
+        local report = require "spl.report"
+        assert.equal("dp across 2 hosts, cp inside a host", report.hosts(spl.mesh.parse("dp=2, cp=4", 8, { 4, 4 })))
+        assert.is_nil(report.hosts(spl.mesh.parse("dp=2, cp=4", 8, { 8 })))
+        for _, list in ipairs { { 4, 5 }, { 4 }, {}, { 8, 0 }, { 4, 4, 1 }, { -1, 9 }, { 4, "x" }, 8 } do
+            assert.is_false(pcall(spl.mesh.parse, "dp=2, cp=4", 8, list))
+        end
+    end)
+
     local function refused(text, world, pattern)
         local ok, err = pcall(spl.mesh.parse, text, world)
         assert.is_false(ok, text)
@@ -50,8 +70,8 @@ end)
 describe("a mesh of one rank", function()
     it("has axes, coordinates, a size and a text", function()
         local m <close> = spl.mesh("dp=1:data, tp=*:sequence")
-        assert.same({ { name = "dp", size = 1, role = "data", coord = 0 },
-            { name = "tp", size = 1, role = "sequence", coord = 0 } }, m.axes)
+        assert.same({ { name = "dp", size = 1, role = "data", coord = 0, hosts = 1 },
+            { name = "tp", size = 1, role = "sequence", coord = 0, hosts = 1 } }, m.axes)
         assert.equal(1, m.size)
         assert.equal("dp=1:data, tp=1:sequence", tostring(m))
         assert.equal(0, m:coord("tp"))
