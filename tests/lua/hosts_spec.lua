@@ -65,6 +65,15 @@ describe("several hosts", function()
         assert.matches("# wrong elements: 0, OK", r.out, 1, true)
     end)
 
+    it("pass spl check, every role on an axis over two hosts", function()
+        needs_namespaces()
+        local r = on(2, 1, { spl.executable(), "check", "-n", "2", "--axes", "1", "--mask", "causal", "--mask",
+            "window:9", "--heads", "6/1" })
+        assert.equal(0, r.code, r.out .. r.err)
+        local passed = r.out:match "# (%d+) passed, 0 missed"
+        assert.is_true(passed and tonumber(passed) >= 10, r.out)
+    end)
+
     -- Collectives for ever, until a host is ended once they have begun. How long the rest took to end.
     local function lose_a_host(words)
         local script = folder .. "/loop.lua"
