@@ -69,12 +69,26 @@ local function fill(blk, o)
     end
 end
 
+-- Lengths of the documents of a mask, or nil.
+local function documents(spec)
+    local lengths = spec:match "^docs:(.*)"
+    if not lengths then
+        return nil
+    end
+    local list = {}
+    for length in lengths:gmatch "%d+" do
+        list[#list + 1] = math.tointeger(length)
+    end
+    return list
+end
+
 -- Bytes sent by all ranks, in theory (nil: not known), and whether each rank sent what theory says.
 local function bytes_of(blk, sent, o)
     local c, plan = blk.config, blk.plan
+    local mask = c.mask or spl.mask(c.causal and "causal" or "full")
     local mine = theory.block_bytes(blk.mesh.axes, { batch = o.batch, seq = o.seq, hidden = c.hidden, heads = c.heads,
-        kv_heads = c.kv_heads, head_dim = c.head_dim, mask = c.mask, causal = c.causal, scheme = plan.scheme,
-        chunk = plan.chunk, summaries = plan.summaries, element = ELEMENT_BYTES[o.dtype] })
+        kv_heads = c.kv_heads, head_dim = c.head_dim, slices = mask:slices(o.seq), documents = documents(mask.spec),
+        scheme = plan.scheme, chunk = plan.chunk, summaries = plan.summaries, element = ELEMENT_BYTES[o.dtype] })
     if spl.min(mine and 1 or 0) == 0 then
         return spl.sum(sent), nil, true
     end
