@@ -53,7 +53,7 @@ quiet = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' '$(1)' '$(2)';,)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
-.PHONY: all lib units examples api asan test demo deps lint matrix clean install uninstall help cuda cuda-emu
+.PHONY: all lib units examples api asan test demo deps lint matrix clean install uninstall help cuda cuda-emu test-long
 
 all: $(BUILD)/spl
 
@@ -98,7 +98,7 @@ endef
 $(BUILD)/config.mk: Makefile
 	@$(look_for_packages)
 
-no_config := clean help deps demo test lint matrix api asan uninstall
+no_config := clean help deps demo test test-long lint matrix api asan uninstall
 ifneq ($(if $(MAKECMDGOALS),$(filter-out $(no_config),$(MAKECMDGOALS)),all),)
 include $(BUILD)/config.mk
 
@@ -219,7 +219,7 @@ demo:
 
 test:
 	@.ci/deps test
-	@$(MAKE) --no-print-directory $(jobs) all units examples cuda-emu
+	@$(MAKE) --no-print-directory $(jobs) all units examples cuda-emu emu-plain emu-asan emu-tsan
 	@$(BUILD)/spl run tests/support/run_tests.lua --build $(BUILD)
 
 api:
@@ -229,6 +229,11 @@ api:
 matrix:
 	@$(MAKE) --no-print-directory $(jobs) all
 	@$(BUILD)/spl run tests/support/matrix.lua
+
+test-long:
+	@.ci/deps test
+	@$(MAKE) --no-print-directory $(jobs) all emu-plain emu-asan emu-tsan
+	@sh tests/emu/proof.sh $(BUILD) long
 
 lint:
 	@$(MAKE) --no-print-directory $(jobs) all
@@ -250,6 +255,7 @@ help:
 	@echo 'make matrix     the support matrix of README.md, as `spl check` finds it'
 	@echo 'make api        lua/API.md from the annotations of lua/meta and lua/spl'
 	@echo 'make lint       the rules of the house: luacheck, includes, globals, names'
+	@echo 'make test-long  the longer runs of what proves the CUDA backend: orders, seeds, sanitizers'
 	@echo 'make asan       build-asan/spl, with the address and undefined-behaviour sanitizers'
 	@echo 'make fuzz       the libFuzzer targets in build-fuzz (clang); make fuzz-long SECONDS=1200 runs each for so long'
 	@echo 'make cuda       build/spl-cuda.so, the CUDA backend (nvcc); make cuda-emu: the same on an emulator, for tests'

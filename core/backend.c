@@ -3,7 +3,11 @@
 #include "comm.h"
 #include <string.h>
 
-static const spl_backend_ops *const backends[] = {&splk_cpu_backend, &splk_null_backend, &splk_ref_backend};
+static const spl_backend_ops *const backends[] = {
+#ifndef SPLI_NO_CPU /* without a BLAS there is none (tests/gpu/run.sh) */
+    &splk_cpu_backend,
+#endif
+    &splk_null_backend, &splk_ref_backend};
 
 enum { NBACKENDS = sizeof backends / sizeof backends[0] };
 

@@ -222,6 +222,11 @@ spl_status spl_runtime_close(spl_runtime *rt, int *leaked) {
 
 /* ---------------------------------------------------------------- small things */
 
+spl_status spl_synchronize(spl_runtime *rt) {
+    SPL_TRY(spli_wait_queue(rt, rt->compute));
+    return rt->comm_queue == rt->compute ? spli_ok() : spli_wait_queue(rt, rt->comm_queue);
+}
+
 int spl_rank(const spl_runtime *rt) { return rt->rank; }
 int spl_size(const spl_runtime *rt) { return rt->size; }
 int spl_threads(const spl_runtime *rt) { return rt->threads; }

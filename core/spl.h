@@ -85,6 +85,8 @@ const char *spl_backend_kernels(const spl_runtime *rt);
 void spl_describe_mpi(char *out, size_t n);
 /* [collective] */
 spl_status spl_barrier(spl_runtime *rt);
+/* [local] Waits until all that was queued on this rank's device so far is done. */
+spl_status spl_synchronize(spl_runtime *rt);
 /* [collective] Control data over the world, host memory: in place, n doubles; op '+' or '>' (max) or '<' (min). Not
  * counted. */
 spl_status spl_agree_doubles(spl_runtime *rt, double *values, int n, char op);

@@ -74,6 +74,11 @@ static int l_threads(lua_State *L) {
     return 1;
 }
 
+static int l_synchronize(lua_State *L) {
+    lspl_check(L, spl_synchronize(lspl_runtime(L)));
+    return 0;
+}
+
 static int l_barrier(lua_State *L) {
     lspl_collective(L, "barrier");
     lspl_check(L, spl_barrier(lspl_runtime(L)));
@@ -296,7 +301,8 @@ static int l_nearest(lua_State *L) {
 void lspl_open_runtime(lua_State *L) {
     static const luaL_Reg functions[] = {
         {"rank", l_rank}, {"size", l_size}, {"threads", l_threads}, {"virtual", l_virtual},
-        {"barrier", l_barrier}, {"max", l_max}, {"min", l_min}, {"sum", l_sum}, {"gather", l_gather},
+        {"synchronize", l_synchronize}, {"barrier", l_barrier}, {"max", l_max}, {"min", l_min},
+        {"sum", l_sum}, {"gather", l_gather},
         {"counters", l_counters},
         {"reset_counters", l_reset_counters}, {"memory", l_memory}, {"live", l_live}, {"now", l_now},
         {"host", l_host}, {"process", l_process}, {"check_collectives", l_check_collectives}, {"nearest", l_nearest},

@@ -9,7 +9,7 @@ CUDA_ARCHS  ?= 80 90a
 cuda_kernels := $(sort $(wildcard kernels/cuda/*.cu))
 cuda_host    := $(sort $(wildcard kernels/cuda/*.c))
 cuda_core    := $(addprefix $(OBJ)/core/,status.o dtype.o coll.o)
-emu_src      := $(sort $(wildcard tests/emu/*.cpp))
+emu_src      := $(filter-out %_test.cpp %_check.cpp,$(sort $(wildcard tests/emu/*.cpp)))
 
 # ------------------------------------------------------------------------------------------------------- on the emulator
 
@@ -33,6 +33,48 @@ $(BUILD)/spl-cuda-emu.so: $(emu_obj) $(cuda_core)
 cuda-emu: all $(BUILD)/spl-cuda-emu.so
 
 -include $(emu_obj:.o=.d)
+
+# The same once more with sanitizers, linked into programs of tests: address and undefined behaviour; and races between
+# CUDA threads and streams, where ThreadSanitizer is told of them as fibers (the emulator itself is not instrumented).
+emu_tests := faults kernels_tensor_core kernels_ops kernels_half
+
+plain_flags    :=
+asan_flags     := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+tsan_flags     := -fsanitize=thread
+plain_emulator :=
+asan_emulator  := $(asan_flags)
+tsan_emulator  := -DEMU_TSAN
+
+define emu_variant
+$(1)_obj := $(cuda_kernels:%.cu=$(OBJ)/emu-$(1)/%.cu.o) $(cuda_host:%.c=$(OBJ)/emu-$(1)/%.o) \
+            $(emu_src:%.cpp=$(OBJ)/emu-$(1)/%.o)
+
+$(OBJ)/emu-$(1)/kernels/cuda/%.cu.o: kernels/cuda/%.cu $(own)
+	$$(call quiet,CXX,$$<)mkdir -p $$(@D) && $(CXX) $(emu_cxx) -O1 $$($(1)_flags) -MMD -MP -x c++ -c $$< -o $$@
+
+$(OBJ)/emu-$(1)/kernels/cuda/%.o: kernels/cuda/%.c $(own)
+	$$(call compile,$(emu_include) $$($(1)_flags) -DSPLK_CUDA_NAME='"cuda-emu"' -DSPLK_NCCL_LINKED)
+
+$(OBJ)/emu-$(1)/tests/emu/%_test.o: tests/emu/%_test.cpp $(own)
+	$$(call quiet,CXX,$$<)mkdir -p $$(@D) && $(CXX) $(emu_cxx) -O1 $$($(1)_flags) $$($(1)_emulator) -MMD -MP -c $$< -o $$@
+
+$(OBJ)/emu-$(1)/tests/emu/%.o: tests/emu/%.cpp $(own)
+	$$(call quiet,CXX,$$<)mkdir -p $$(@D) && $(CXX) $(emu_cxx) $$($(1)_emulator) -DOMPI_SKIP_MPICXX $(MPI_CFLAGS) \
+	    $(BLAS_CFLAGS) -MMD -MP -c $$< -o $$@
+
+$(BUILD)/emu-tests/$(1)/faults: $(OBJ)/emu-$(1)/tests/emu/faults_test.o $$($(1)_obj) $(BUILD)/libspl.a
+	$$(call quiet,LD,$$@)mkdir -p $$(@D) && $(CXX) -fopenmp $$($(1)_flags) $$^ $(LIBS) -o $$@
+
+$(BUILD)/emu-tests/$(1)/%: $(OBJ)/tests/unit/%_test.o $$($(1)_obj) $(BUILD)/libspl.a
+	$$(call quiet,LD,$$@)mkdir -p $$(@D) && $(CXX) -fopenmp $$($(1)_flags) $$^ $(LIBS) -o $$@
+
+emu-$(1): $(emu_tests:%=$(BUILD)/emu-tests/$(1)/%)
+
+-include $$($(1)_obj:.o=.d)
+endef
+$(foreach v,plain asan tsan,$(eval $(call emu_variant,$(v))))
+
+.PHONY: emu-plain emu-asan emu-tsan
 
 # ----------------------------------------------------------------------------------------------------------- for devices
 

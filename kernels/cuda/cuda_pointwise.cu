@@ -50,7 +50,7 @@ template <class T, class R, class Y> SPLK_KERNEL residual_kernel(spl_residual_ar
                 }
                 W x = splk_load(((const T *)a.x)[at + c]);
                 if (a.bias) x += splk_load(((const T *)a.bias)[c]);
-                if (a.p > 0) x = keep ? x * scale : (W)0;
+                if (a.p > 0) x *= keep ? scale : (W)0; /* a NaN stays one */
                 if (a.residual) x += (W)splk_load(((const R *)a.residual)[at + c]);
                 if (a.mask) ((uint8_t *)a.mask)[at + c] = (uint8_t)keep;
                 ((Y *)a.y)[at + c] = splk_round<Y>(x);

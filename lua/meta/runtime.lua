@@ -26,6 +26,10 @@ function spl.virtual() end
 --- [collective] Returns when every rank has called it.
 function spl.barrier() end
 
+--- [local] Returns when this rank's device has done all that was asked of it so far: before a clock is read. On the CPU
+--- that is always so.
+function spl.synchronize() end
+
 --- [collective] The largest of the ranks' values, for each of up to 16 arguments. Integers stay integers below 2^53.
 ---@param x number
 ---@param ... number

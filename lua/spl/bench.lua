@@ -33,10 +33,12 @@ end
 
 local function one_round(f, name)
     collectgarbage()
+    spl.synchronize()
     spl.barrier()
     spl.reset_counters()
     local start = spl.now()
     local results = table.pack(f())
+    spl.synchronize()
     local seconds = spl.now() - start
     local c = spl.counters()
     spl.trace_span("round of " .. name, start)
@@ -64,9 +66,11 @@ function bench.sgemm()
         spl.linear(few, w):release()
     end
     for _ = 1, 3 do
+        spl.synchronize()
         spl.barrier()
         local start = spl.now()
         local y = spl.linear(x, w)
+        spl.synchronize()
         local seconds = spl.now() - start
         y:release()
         best = math.max(best, spl.sum(2.0 * n ^ 3 / seconds))

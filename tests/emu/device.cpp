@@ -162,7 +162,9 @@ static bool step(cudaStream_t s) {
     } __tsan_switch_to_fiber(host, 1);)
     if (!finished) return false;
     w->done = true;
+#ifndef EMU_TSAN
     w->poll = nullptr;
+#endif
     s->queue.pop_front();
     return true;
 }

@@ -6,8 +6,8 @@ local o = spl.args {
     "Runs all tests and ends with one line: N passed, N failed, N skipped.",
     build = { default = "build", help = "folder of the build", metavar = "DIR" },
     slow = { default = 10, help = "how many of the longest runs to show at the end", metavar = "N", min = 0 },
-    only = { default = {}, help = "parts to run: unit, lint, lua, virtual, mpi",
-        choices = { "unit", "lint", "lua", "virtual", "mpi" } },
+    only = { default = {}, help = "parts to run: unit, cuda, lint, lua, virtual, mpi",
+        choices = { "unit", "cuda", "lint", "lua", "virtual", "mpi" } },
 }
 
 local MPI_RANKS, VIRTUAL_RANKS = { 2, 3, 4 }, { 1, 2, 3, 4, 8 }
@@ -126,6 +126,10 @@ local function unit_tests()
     end
 end
 
+local function cuda()
+    suite("cuda, on its emulator", "sh tests/emu/proof.sh " .. o.build, read_tap)
+end
+
 local function lint()
     suite("lint", ("%s run tests/support/lint.lua --build %s"):format(program, o.build), read_tap)
 end
@@ -163,8 +167,8 @@ local function longest()
     end
 end
 
-local parts = { { "unit", unit_tests }, { "lint", lint }, { "lua", specs }, { "virtual", virtual_specs },
-    { "mpi", mpi_specs } }
+local parts = { { "unit", unit_tests }, { "cuda", cuda }, { "lint", lint }, { "lua", specs },
+    { "virtual", virtual_specs }, { "mpi", mpi_specs } }
 for _, part in ipairs(parts) do
     if wanted(part[1]) then
         part[2]()
