@@ -4,6 +4,8 @@
 local spl = require "spl"
 local report = require "spl.report"
 local theory = require "spl.theory"
+local masks = require "spl.masks"
+local json = require "spl.json"
 
 local o = spl.args {
     "Times the forward pass of a transformer block on each mesh and, with --check, compares it with fp64.",
@@ -26,7 +28,15 @@ local o = spl.args {
     rope = { type = "number", min = 0, metavar = "THETA", help = "rotary positions with this base, as 10000 "
         .. "(default: none)" },
     mesh = { type = "list", of = "string", metavar = "MESH",
-        help = "axes with roles, \"dp=2:data, tp=*:sequence\"; default: tensor, sequence and, on an even world, this" },
+        help = "axes with roles, \"dp=2:data, tp=*:sequence\"; default: tensor, sequence, ring, ulysses and, on an even "
+            .. "world, this" },
+    scheme = { type = "string", choices = { "contiguous", "zigzag", "striped" },
+        help = "how ring, gather and ulysses axes deal out the sequence (default: contiguous; the default meshes with "
+            .. "a ring are zigzag under a causal mask)" },
+    mask = { default = "causal", metavar = "MASK", help = "who sees whom: causal, full, window:W, docs:N,N,..., "
+        .. "prefix:N or padding:N" },
+    chunk = { default = 1024, help = "tokens that the role hierarchical sees exactly" },
+    summaries = { default = 1, help = "of each other chunk" },
     dtype = { default = "f32", choices = { "f32", "f64", "bf16", "f16" },
         help = "of weights and activations; bf16 and f16 are computed in f32" },
     dropout = { default = 0.0, min = 0, help = "probability, in attention and after both halves" },
@@ -44,7 +54,8 @@ local JSON_KEYS = { "mesh", "ranks", "threads", "time_ms_p50", "time_ms_min", "g
     "comm_exposed_ms", "comm_pct", "bytes_sent", "bytes_theory", "peak_bytes", "rel_err", "wrong", "batch", "seq",
     "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "act", "gated", "qkv", "bias", "rope_theta", "dropout",
     "seed", "dtype", "save", "backend", "rounds", "warmup", "time_ms_p99", "tokens_per_s", "weights_bytes",
-    "workspace_bytes", "rows_checked" }
+    "workspace_bytes", "rows_checked", "scheme", "mask", "chunk", "summaries",
+    "approx_err" }
 
 local ELEMENT_BYTES = { f64 = 8, f32 = 4, bf16 = 2, f16 = 2 }
 
@@ -87,15 +98,24 @@ end
 
 -- The rows to print: what --mesh says, or the defaults of this world.
 local function planned()
-    local meshes = o.mesh or { "tp=*:tensor", "tp=*:sequence" }
+    local meshes, schemes = o.mesh or { "tp=*:tensor", "tp=*:sequence" }, {}
     if not o.mesh and spl.size() % 2 == 0 then
         meshes[#meshes + 1] = "dp=2:data, tp=*:sequence"
+    end
+    if not o.mesh and o.scheme and o.scheme ~= "contiguous" then
+        meshes = {} -- what deals out the sequence
+    end
+    if not o.mesh and (spl.size() > 1 or #meshes == 0) then
+        table.move({ "cp=*:ring", "sp=*:ulysses" }, 1, 2, #meshes + 1, meshes)
+        schemes[meshes[#meshes - 1]] = o.mask == "causal" and "zigzag" or nil
     end
     local list = {}
     for i, text in ipairs(meshes) do
         local parts = data_ranks(text)
-        list[i] = { mesh = text, batch = o.batch or parts, data_ranks = parts }
-        columns[1].width = math.max(columns[1].width, #spl.mesh.parse(text).spec)
+        local scheme = o.scheme or schemes[text] or "contiguous"
+        list[i] = { mesh = text, batch = o.batch or parts, data_ranks = parts, scheme = scheme,
+            name = spl.mesh.parse(text).spec .. (scheme ~= "contiguous" and " " .. scheme or "") }
+        columns[1].width = math.max(columns[1].width, #list[i].name)
     end
     return list
 end
@@ -103,7 +123,11 @@ end
 local function define()
     return spl.block { hidden = o.hidden, heads = o.heads, kv_heads = o.kv_heads, head_dim = o.head_dim, ffn = o.ffn,
         norm = o.norm, act = o.act, gated = o.gated, qkv = o.qkv, bias = o.bias, rope_theta = o.rope,
-        dropout = o.dropout, seed = o.seed, dtype = o.dtype, causal = true }
+        dropout = o.dropout, seed = o.seed, dtype = o.dtype, mask = o.mask }
+end
+
+local function how(row)
+    return { scheme = row.scheme, chunk = o.chunk, summaries = o.summaries }
 end
 
 -- Everything that a command line can have wrong is found before any work starts. Returns the definition filled in.
@@ -118,13 +142,13 @@ local function refuse_early(list)
     for _, row in ipairs(list) do
         local mesh <close> = spl.mesh(row.mesh)
         row.hosts = report.hosts(mesh)
-        local smallest <close> = spl.block { hidden = 1, heads = 1 }
-        smallest:schedule(mesh)
+        local smallest <close> = spl.block { hidden = 1, heads = 1, mask = o.mask, dropout = o.dropout }
+        smallest:schedule(mesh, how(row))
     end
-    return blk.config
+    return blk.config, masks.masks(o.mask, o.seq)
 end
 
-local function header(list, config)
+local function header(list, config, mask)
     say("# spl %s sp_forward: forward pass of one transformer block", spl.version)
     local computes = spl.facts().backend ~= "null"
     for _, line in ipairs(report.machine()) do
@@ -142,6 +166,10 @@ local function header(list, config)
     else
         say("# seq %d", o.seq)
     end
+    local blind = masks.blind(mask)
+    if blind then
+        say("# %s", blind)
+    end
     say("# saved outputs: %s", o.save and "kept, as in training" or "not kept")
     if computes then
         say("# gemm %%: useful FLOPs against %.1f GFLOP/s, a 2048^3 SGEMM on all ranks at once in this run",
@@ -154,10 +182,12 @@ local function header(list, config)
 end
 
 -- Bytes in theory for this rank and the largest of all; whether every rank sent what theory says.
-local function theory_of(mesh, batch, sent)
-    local mine = theory.block_bytes(mesh.axes, { batch = batch, seq = o.seq, hidden = o.hidden,
-        element = ELEMENT_BYTES[o.dtype] })
-    if not mine then
+local function theory_of(mesh, row, config, mask, sent)
+    local mine = theory.block_bytes(mesh.axes, { batch = row.batch, seq = o.seq, hidden = o.hidden,
+        element = ELEMENT_BYTES[o.dtype], heads = config.heads, kv_heads = config.kv_heads,
+        head_dim = config.head_dim, slices = mask.slices, documents = mask.documents, scheme = row.scheme,
+        chunk = o.chunk, summaries = o.summaries })
+    if spl.max(mine and 0 or 1) > 0 then
         return nil, true
     end
     return spl.max(mine), spl.max(mine == sent and 0 or 1) == 0
@@ -180,15 +210,45 @@ local function print_shapes(blk, x)
         :gsub("%%", "%%%%"))
 end
 
-local function percent(value, limit)
-    return value and report.fitted(value, 5, 1) .. (value > limit and "!" or " ")
+local function has_role(mesh, role)
+    for _, axis in ipairs(mesh.axes) do
+        if axis.role == role then
+            return true
+        end
+    end
+    return false
+end
+
+-- Distance of what attention gives from exact attention on the same input: ||approximate - exact|| / ||exact||.
+local function approximation(row, mesh, blk, x)
+    if not has_role(mesh, "hierarchical") or spl.facts().backend == "null" then
+        return nil
+    end
+    local exact_mesh <close> = spl.mesh((tostring(mesh):gsub(":hierarchical", ":gather")))
+    local exact <close> = define():schedule(exact_mesh)
+    local same <close> = exact:input { batch = row.batch, seq = o.seq }:randn(o.seed)
+    local function attended(b, input)
+        local y, saved = b:forward(input, { save = true })
+        y:release()
+        local out = saved.sdpa_out:gather()
+        saved:release()
+        return out
+    end
+    local near <close> = attended(blk, x)
+    local truth <close> = attended(exact, same)
+    local r = spl.compare(near, truth)
+    return r.ref_squares > 0 and math.sqrt(r.diff_squares / r.ref_squares) or 0
 end
 
 -- What no column has room for.
-local function show_details(row, weights, r, checked)
+local function show_details(row, mesh, weights, r, checked, approx_err)
     say("#   weights %d bytes, workspace %d bytes%s", weights, r.workspace_bytes, not checked and ""
         or checked.rows == checked.seq and "; all rows checked against fp64"
         or ("; %d of %d rows checked against fp64"):format(checked.rows, checked.seq))
+    if has_role(mesh, "hierarchical") then
+        say("#   approximate: chunks of %d, %d summar%s of each; approx_err %s, the distance from exact attention",
+            o.chunk, o.summaries, o.summaries == 1 and "y" or "ies", approx_err and ("%.1e"):format(approx_err) or "-")
+    end
     if row.batch < row.data_ranks then
         local idle = spl.size() // row.data_ranks * (row.data_ranks - row.batch)
         say("#   batch %d is less than the %d ranks of the data axes: %s of %d %s idle; give --batch %d", row.batch,
@@ -196,58 +256,44 @@ local function show_details(row, weights, r, checked)
     end
 end
 
-local function show_json(row, mesh, config, measured)
-    if not o.json or spl.rank() ~= 0 then
-        return
-    end
-    local json = require "spl.json"
-    local object = { mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(), batch = row.batch, seq = o.seq,
-        rounds = o.rounds, warmup = o.warmup, dropout = o.dropout, bias = o.bias, save = o.save,
-        backend = spl.facts().backend }
-    for _, key in ipairs(JSON_KEYS) do
-        if object[key] == nil then
-            object[key] = measured[key]
-        end
-        if object[key] == nil then
-            object[key] = config[key]
-        end
-        if object[key] == nil then
-            object[key] = json.null
-        end
-    end
-    print(json.encode(object, JSON_KEYS))
-    io.stdout:flush()
-end
-
 local over = {} -- sentences on rows whose rel_err is too large
 
-local function run(row, config)
+local function run(row, config, mask)
     local mesh <close> = spl.mesh(row.mesh)
     local before = spl.memory().now.weights
-    local blk <close> = define():schedule(mesh)
+    local blk <close> = define():schedule(mesh, how(row))
     local weights = spl.max(spl.memory().now.weights - before)
     local x <close> = blk:input { batch = row.batch, seq = o.seq }:randn(o.seed)
     local flops = blk:flops { batch = row.batch, seq = o.seq }
     local r = spl.bench { name = row.mesh, rounds = o.rounds, warmup = o.warmup, flops = flops, quiet = true,
         function() return blk:forward(x, { save = o.save }) end }
-    local bytes_theory, as_theory = theory_of(mesh, row.batch, r.bytes_here)
+    local bytes_theory, as_theory = theory_of(mesh, row, config, mask, r.bytes_here)
     local checked = o.check and blk:check(x, { rows = o.rows }) or nil
-    say(report.row(columns, { tostring(mesh), row.batch, r.ms_p50, r.ms_min, r.ms_p99, r.gflops,
-        percent(r.gemm_pct, 100), r.comm_ms, r.comm_exposed_ms, percent(r.comm_pct, 20), r.bytes_sent, bytes_theory,
-        r.peak_bytes, checked and checked.rel_err, checked and checked.wrong }))
-    show_details(row, weights, r, checked)
+    local approx_err = approximation(row, mesh, blk, x)
+    say(report.row(columns, { row.name, row.batch, r.ms_p50, r.ms_min, r.ms_p99, r.gflops,
+        report.percent(r.gemm_pct, 100), r.comm_ms, r.comm_exposed_ms, report.percent(r.comm_pct, 20), r.bytes_sent,
+        bytes_theory, r.peak_bytes, checked and checked.rel_err, checked and checked.wrong }))
+    show_details(row, mesh, weights, r, checked, approx_err)
     if o.shapes then
         print_shapes(blk, x)
     end
     row.tokens_per_s = r.ms_p50 and row.batch * o.seq / r.ms_p50 * 1e3
-    show_json(row, mesh, config, { time_ms_p50 = r.ms_p50, time_ms_min = r.ms_min, time_ms_p99 = r.ms_p99,
-        gflops = r.gflops, gemm_pct = r.gemm_pct, comm_ms = r.comm_ms, comm_exposed_ms = r.comm_exposed_ms,
-        comm_pct = r.comm_pct, bytes_sent = r.bytes_sent, bytes_theory = bytes_theory, peak_bytes = r.peak_bytes,
-        rel_err = checked and checked.rel_err, wrong = checked and checked.wrong, tokens_per_s = row.tokens_per_s,
-        weights_bytes = weights, workspace_bytes = r.workspace_bytes, rows_checked = checked and checked.rows })
+    if o.json then
+        local hierarchical = has_role(mesh, "hierarchical")
+        report.json(JSON_KEYS, { mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(), batch = row.batch,
+            seq = o.seq, rounds = o.rounds, warmup = o.warmup, dropout = o.dropout, bias = o.bias, save = o.save,
+            backend = spl.facts().backend, time_ms_p50 = r.ms_p50, time_ms_min = r.ms_min, time_ms_p99 = r.ms_p99,
+            gflops = r.gflops, gemm_pct = r.gemm_pct, comm_ms = r.comm_ms, comm_exposed_ms = r.comm_exposed_ms,
+            comm_pct = r.comm_pct, bytes_sent = r.bytes_sent, bytes_theory = bytes_theory, peak_bytes = r.peak_bytes,
+            rel_err = checked and checked.rel_err, wrong = checked and checked.wrong,
+            tokens_per_s = row.tokens_per_s, weights_bytes = weights, workspace_bytes = r.workspace_bytes,
+            rows_checked = checked and checked.rows, scheme = row.scheme, mask = mask.spec, approx_err = approx_err,
+            chunk = hierarchical and o.chunk or json.null, summaries = hierarchical and o.summaries or json.null },
+            config)
+    end
     if checked and checked.bound and checked.rel_err > checked.bound then
-        over[#over + 1] = ("%s: rel_err %.1e is above the %.1e that %s must keep"):format(tostring(mesh),
-            checked.rel_err, checked.bound, o.dtype)
+        over[#over + 1] = ("%s: rel_err %.1e is above the %.1e that %s must keep"):format(row.name, checked.rel_err,
+            checked.bound, o.dtype)
     end
     return checked and checked.wrong or 0, as_theory
 end
@@ -261,16 +307,16 @@ local function show_fastest(list)
         end
     end
     if best and #list > 1 then
-        say("# fastest: %s, %.0f tokens/s (batch x seq / time)", spl.mesh.parse(best.mesh).spec, best.tokens_per_s)
+        say("# fastest: %s, %.0f tokens/s (batch x seq / time)", best.name, best.tokens_per_s)
     end
 end
 
 local list = planned()
-local config = refuse_early(list)
-header(list, config)
+local config, mask = refuse_early(list)
+header(list, config, mask)
 local wrong, as_theory = 0, true
 for _, row in ipairs(list) do
-    local row_wrong, row_as_theory = run(row, config)
+    local row_wrong, row_as_theory = run(row, config, mask)
     wrong = wrong + row_wrong
     as_theory = as_theory and row_as_theory
 end

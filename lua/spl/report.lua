@@ -198,6 +198,40 @@ end
 
 -- ---- results
 
+--- [local] A percentage in five columns, marked where it is above a limit; nil of nil.
+---@param value? number
+---@param limit number
+---@return string?
+function report.percent(value, limit)
+    return value and report.fitted(value, 5, 1) .. (value > limit and "!" or " ")
+end
+
+--- [local] One line of JSON on rank 0: the keys in order, each from the first of the tables that has it, else null.
+---@param keys string[]
+---@param ... table
+function report.json(keys, ...)
+    local spl = require "spl"
+    if spl.rank() ~= 0 then
+        return
+    end
+    local json = require "spl.json"
+    local object = {}
+    for _, key in ipairs(keys) do
+        for i = 1, select("#", ...) do
+            if object[key] == nil then
+                object[key] = select(i, ...)[key]
+            end
+        end
+        if object[key] == nil then
+            object[key] = json.null
+        end
+    end
+    print(json.encode(object, keys))
+    io.stdout:flush()
+end
+
+-- ---- definitions
+
 local BIASES = { "qkv_bias", "out_bias", "mlp_bias" }
 
 -- "bias", "no bias", or which of them.
@@ -215,7 +249,7 @@ end
 function report.block(c)
     local parts = { ("hidden %d, heads %d, kv_heads %d, head_dim %d, ffn %d"):format(c.hidden, c.heads, c.kv_heads,
         c.head_dim, c.ffn), c.dtype, c.norm .. " norm", c.act .. (c.gated and " gated" or ""), "qkv " .. c.qkv,
-        biases(c), c.rope_theta > 0 and ("rope %g"):format(c.rope_theta) or "no rope", c.causal and "causal" or "full" }
+        biases(c), c.rope_theta > 0 and ("rope %g"):format(c.rope_theta) or "no rope", c.mask and c.mask.spec or c.causal and "causal" or "full" }
     if c.dropout_attention == c.dropout_hidden then
         parts[#parts + 1] = ("dropout %g"):format(c.dropout_hidden)
     else
