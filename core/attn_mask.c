@@ -329,14 +329,21 @@ spl_status spli_mask_check(const spli_mask *m) {
     return spli_ok();
 }
 
+/* Of a slice with one bound, one row sees all its keys and each further one a key less, down to none; with both bounds
+ * all rows see as many. */
+static int64_t slice_pairs(const spl_slice *s) {
+    const int64_t nq = s->q_end - s->q_begin, nk = s->k_end - s->k_begin, rows = nq < nk ? nq : nk;
+    int64_t all;
+    if (nq <= 0 || nk <= 0) return 0;
+    if (__builtin_mul_overflow(nq, nk, &all)) return INT64_MAX;
+    if (s->kind == SPL_SLICE_FULL) return all;
+    if (s->kind == SPL_SLICE_BOTH) return nk < nq ? 0 : nq * (nk - nq + 1);
+    return rows * nk - rows * (rows - 1) / 2;
+}
+
 int64_t spli_mask_pairs(const spli_mask *m) {
-    int64_t total = 0, first, last;
-    for (int i = 0; i < m->n; i++) {
-        const spl_slice *s = &m->slices[i];
-        if (s->kind == SPL_SLICE_FULL)
-            total += (s->q_end - s->q_begin) * (s->k_end - s->k_begin);
-        else
-            for (int64_t q = s->q_begin; q < s->q_end; q++) total += row(s, q, &first, &last);
-    }
+    int64_t total = 0;
+    for (int i = 0; i < m->n; i++)
+        if (__builtin_add_overflow(total, slice_pairs(&m->slices[i]), &total)) return INT64_MAX;
     return total;
 }

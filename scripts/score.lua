@@ -13,6 +13,10 @@ local o = spl.args{
     text = { type = "string", required = true, metavar = "FILE", help = "the text; its bytes are scored as they are" },
     mesh = { default = "tp=*:sequence", help = "how the model is spread over the ranks; the text is one sequence, "
              .. "so of the ranks along data axes one has something to do" },
+    scheme = { default = "contiguous", choices = { "contiguous", "zigzag", "striped" },
+               help = "how ring, gather and ulysses axes deal out the text" },
+    chunk = { default = 1024, help = "tokens that the role hierarchical sees exactly" },
+    summaries = { default = 1, help = "of each other chunk" },
     dtype = { default = "f32", choices = { "f32", "f64", "bf16", "f16" },
               help = "of weights and activations; bf16 and f16 are computed in f32" },
     json = { default = false, help = "one line of JSON instead of text" },
@@ -33,7 +37,8 @@ end
 
 local mesh = spl.mesh(o.mesh)
 local text = read_text(o.text)
-local m <close> = model.load(o.model, mesh, { dtype = o.dtype })
+local m <close> = model.load(o.model, mesh, { dtype = o.dtype, scheme = o.scheme, chunk = o.chunk,
+    summaries = o.summaries })
 local tok, message, code = tokenizer.of_model(o.model, m.config.bos)
 if not tok then fail(code, "%s", message) end
 local ids = tok:encode(text)

@@ -28,8 +28,8 @@ local o = spl.args {
     rope = { type = "number", min = 0, metavar = "THETA", help = "rotary positions with this base, as 10000 "
         .. "(default: none)" },
     mesh = { type = "list", of = "string", metavar = "MESH",
-        help = "axes with roles, \"dp=2:data, tp=*:sequence\"; default: tensor, sequence, ring, ulysses and, on an even "
-            .. "world, this" },
+        help = "axes with roles, \"dp=2:data, tp=*:sequence\"; default: tensor, sequence, ring, ulysses and, on an "
+            .. "even world, this" },
     scheme = { type = "string", choices = { "contiguous", "zigzag", "striped" },
         help = "how ring, gather and ulysses axes deal out the sequence (default: contiguous; the default meshes with "
             .. "a ring are zigzag under a causal mask)" },
@@ -280,8 +280,8 @@ local function run(row, config, mask)
     row.tokens_per_s = r.ms_p50 and row.batch * o.seq / r.ms_p50 * 1e3
     if o.json then
         local hierarchical = has_role(mesh, "hierarchical")
-        report.json(JSON_KEYS, { mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(), batch = row.batch,
-            seq = o.seq, rounds = o.rounds, warmup = o.warmup, dropout = o.dropout, bias = o.bias, save = o.save,
+        report.json_line(JSON_KEYS, { mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(),
+            batch = row.batch, seq = o.seq, rounds = o.rounds, warmup = o.warmup, dropout = o.dropout, bias = o.bias, save = o.save,
             backend = spl.facts().backend, time_ms_p50 = r.ms_p50, time_ms_min = r.ms_min, time_ms_p99 = r.ms_p99,
             gflops = r.gflops, gemm_pct = r.gemm_pct, comm_ms = r.comm_ms, comm_exposed_ms = r.comm_exposed_ms,
             comm_pct = r.comm_pct, bytes_sent = r.bytes_sent, bytes_theory = bytes_theory, peak_bytes = r.peak_bytes,

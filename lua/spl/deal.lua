@@ -2,7 +2,8 @@
 -- what theory counts with. Rows and keys are global positions from 1.
 local deal = {}
 
--- Balanced split: where part `c` of `parts` begins (from 0) and how many of n it has; the first n % parts have one more.
+-- Balanced split: where part `c` of `parts` begins (from 0) and how many of n it has; the first n % parts have one
+-- more.
 function deal.part(n, parts, c)
     local each, more = n // parts, n % parts
     return c * each + math.min(c, more), each + (c < more and 1 or 0)

@@ -4,8 +4,9 @@
 ---
 --- The table and the head are sharded by vocabulary over the axes that split weights (tensor, sequence): looking up
 --- gives a partial sum, which the first block takes in its own layout, and the head gives logits sharded by vocabulary,
---- which are redistributed to whole rows before the loss. The batch is split over the data axes. Nothing needs to
---- divide anything.
+--- which are redistributed to whole rows before the loss. The batch is split over the data axes. The sequence stays
+--- split over the axes that split it inside attention (ring, gather, ulysses, hierarchical) from the ids to the loss.
+--- Nothing needs to divide anything.
 local spl = require "spl"
 local config = require "spl.config"
 local weights = require "spl.weights"
@@ -45,6 +46,32 @@ local function placed(mesh, inner, batch)
     return #out > 0 and table.concat(out, ", ") or "replicate"
 end
 
+-- How the sequence of [1, n] lies on the axes that split it inside attention, as text: as in the blocks. "" where it is
+-- whole. The axes that split weights leave it whole here: they split the vocabulary.
+local function sequence_layout(self, n)
+    local x <close> = self.blocks[1] and self.blocks[1]:input{ batch = 1, seq = n }
+    local roles, out = {}, {}
+    for _, axis in ipairs(self.mesh.axes) do roles[axis.name] = axis.role end
+    for name, how in (x and tostring(x.layout) or ""):gmatch("([%w_]+)=(shard%b())") do
+        local role = roles[name]
+        if role ~= "data" and role ~= "tensor" and role ~= "sequence" then out[#out + 1] = name .. "=" .. how end
+    end
+    return table.concat(out, ", ")
+end
+
+-- One layout text of two, each of axes of its own.
+local function both(a, b)
+    if a == "" or a == "replicate" then return b ~= "" and b or "replicate" end
+    return (b == "" or b == "replicate") and a or a .. ", " .. b
+end
+
+local function splits_weights(mesh)
+    for _, axis in ipairs(mesh.axes) do
+        if (axis.role == "tensor" or axis.role == "sequence") and axis.size > 1 then return true end
+    end
+    return false
+end
+
 -- ----------------------------------------------------------------------------------------------------------- loading
 
 local function new_block(c, i, dtype)
@@ -80,7 +107,7 @@ local function load_all(self, files)
     end
     self.table = weight("model.embed_tokens.weight", { c.vocab, c.hidden }, "shard(1)")
     for i = 1, c.layers do
-        local block = new_block(c, i - 1, self.dtype):schedule(self.mesh)
+        local block = new_block(c, i - 1, self.dtype):schedule(self.mesh, self.schedule)
         self.blocks[i] = block
         for _, entry in ipairs(block_names(c)) do
             if entry[3] then
@@ -95,12 +122,15 @@ local function load_all(self, files)
     files:check()
 end
 
+local OPTIONS = { dtype = true, scheme = true, chunk = true, summaries = true }
+
 --- [collective] Loads a Hugging Face directory (config.json, model.safetensors or its shards) onto a mesh; each rank
 --- holds only its part of the weights. Errors: code "io" for missing files, "format" for broken or mis-shaped ones,
 --- "unsupported" for models of another kind, "numeric" for NaN in weights. All name the file and the field or tensor.
 ---@param dir string
----@param mesh spl.mesh  axes with the roles tensor, sequence, data
----@param options? { dtype?: string }  "f32" (default), "f64", "bf16" or "f16"; stored weights are converted
+---@param mesh spl.mesh  axes with roles
+---@param options? { dtype?: string, scheme?: string, chunk?: integer, summaries?: integer }  dtype: "f32" (default),
+--- "f64", "bf16" or "f16", stored weights are converted; the others as block:schedule takes them
 ---@return spl.model
 function model.load(dir, mesh, options)
     if type(dir) ~= "string" then
@@ -113,12 +143,15 @@ function model.load(dir, mesh, options)
             type(options))
     end
     for key in pairs(options or {}) do
-        if key ~= "dtype" then fail("argument", "model.load: unknown option '%s'; known: dtype", tostring(key)) end
+        if not OPTIONS[key] then
+            fail("argument", "model.load: unknown option '%s'; known: dtype, scheme, chunk, summaries", tostring(key))
+        end
     end
     local c, message, code = config.load(dir)
     if not c then fail(code, "%s", message) end
-    local dtype = options and options.dtype or "f32"
-    local self = setmetatable({ config = c, mesh = mesh, blocks = {}, dtype = dtype }, model)
+    local o = options or {}
+    local self = setmetatable({ config = c, mesh = mesh, blocks = {}, dtype = o.dtype or "f32",
+        schedule = { scheme = o.scheme, chunk = o.chunk, summaries = o.summaries } }, model)
     local files <close> = weights.open(dir)
     load_all(self, files)
     return self
@@ -155,15 +188,13 @@ local function integers(self, list, layout)
     return spl.tensor{ shape = { 1, #list }, dtype = "i64", mesh = self.mesh, layout = layout }:set(list)
 end
 
---- [collective] Token ids -> [1, n, hidden] after the last norm, whole in the sequence on every rank of its batch.
---- Errors: code "argument" for more tokens than the context or an id outside the vocabulary.
----@param ids integer[]
----@return spl.tensor
-function model:hidden(ids)
+-- [collective] Token ids -> [1, n, hidden] after the last norm; the sequence by the layout text.
+local function run(self, ids, layout)
     check_ids(self, ids)
     local x
     do
-        local id_tensor <close> = integers(self, ids, placed(self.mesh, nil, "shard(1)"))
+        local id_tensor <close> = integers(self, ids, both(placed(self.mesh, nil, "shard(1)"),
+            sequence_layout(self, #ids)))
         x = spl.embed(id_tensor, self.table)
     end
     for _, block in ipairs(self.blocks) do
@@ -175,7 +206,15 @@ function model:hidden(ids)
     local normed <close>, mean, rstd = spl.norm(residual, self.gamma, nil, "rms", self.config.eps)
     if mean then mean:release() end
     if rstd then rstd:release() end
-    return normed:redistribute(placed(self.mesh, nil, "shard(1)"))
+    return normed:redistribute(both(placed(self.mesh, nil, "shard(1)"), layout))
+end
+
+--- [collective] Token ids -> [1, n, hidden] after the last norm, whole in the sequence on every rank of its batch.
+--- Errors: code "argument" for more tokens than the context or an id outside the vocabulary.
+---@param ids integer[]
+---@return spl.tensor
+function model:hidden(ids)
+    return run(self, ids, "")
 end
 
 --- [local] Logits of `length` tokens from the `start`th: [1, length, vocab], sharded by vocabulary.
@@ -198,6 +237,35 @@ function model:row(hidden, row)
     return whole:flat()
 end
 
+-- [collective] The sum where the sequence is split: each rank's own rows, at once or, where weights are whole, in
+-- pieces that no other rank has to do with. The last token has no label.
+local function score_split(self, ids, split, step)
+    local layout = both(placed(self.mesh, nil, "shard(1)"), split)
+    local hidden <close> = run(self, ids, split)
+    local labels = table.move(ids, 2, #ids, 1, {})
+    labels[#ids] = -1
+    local label_tensor <close> = integers(self, labels, layout)
+    if #ids <= step then
+        local sharded <close> = spl.linear(hidden, self.head)
+        local logits <close> = sharded:redistribute(layout) -- the vocabulary whole
+        local nll <close> = spl.nll(logits, label_tensor)
+        return nll:sum()
+    end
+    local rows <close> = hidden:to_local()
+    local own <close> = label_tensor:to_local()
+    local head <close> = self.head:to_local()
+    local sum = 0.0
+    for start = 1, rows.shape[1] > 0 and rows.shape[2] or 0, step do
+        local length = math.min(step, rows.shape[2] - start + 1)
+        local piece <close> = rows:narrow(2, start, length)
+        local wanted <close> = own:narrow(2, start, length)
+        local logits <close> = spl.linear(piece, head)
+        local nll <close> = spl.nll(logits, wanted)
+        sum = sum + nll:sum()
+    end
+    return spl.sum(sum)
+end
+
 --- [collective] Sum of the negative log-likelihoods of tokens 2..n, each given those before it, and how many they are.
 --- Labels are shifted before anything is sharded. Errors: code "argument" for fewer than 2 tokens, and as model:hidden.
 ---@param ids integer[]
@@ -210,10 +278,14 @@ function model:score(ids)
         fail("argument", "%s; at least 2 are needed, since the first has nothing before it",
             #ids == 1 and "there is 1 token" or "there are no tokens")
     end
-    local hidden <close> = self:hidden(ids)
     local labels = table.move(ids, 2, #ids, 1, {})
-    local rows_layout = placed(self.mesh, "shard(2)", "shard(1)")
     local step = math.max(1, self.logits_at_once // self.config.vocab)
+    local split = sequence_layout(self, #ids)
+    if split ~= "" and (#ids <= step or not splits_weights(self.mesh)) then
+        return score_split(self, ids, split, step), #labels
+    end
+    local hidden <close> = self:hidden(ids)
+    local rows_layout = placed(self.mesh, "shard(2)", "shard(1)")
     local sum = 0.0
     for start = 1, #labels, step do
         local length = math.min(step, #labels - start + 1)

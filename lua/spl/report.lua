@@ -209,7 +209,7 @@ end
 --- [local] One line of JSON on rank 0: the keys in order, each from the first of the tables that has it, else null.
 ---@param keys string[]
 ---@param ... table
-function report.json(keys, ...)
+function report.json_line(keys, ...)
     local spl = require "spl"
     if spl.rank() ~= 0 then
         return
@@ -249,7 +249,8 @@ end
 function report.block(c)
     local parts = { ("hidden %d, heads %d, kv_heads %d, head_dim %d, ffn %d"):format(c.hidden, c.heads, c.kv_heads,
         c.head_dim, c.ffn), c.dtype, c.norm .. " norm", c.act .. (c.gated and " gated" or ""), "qkv " .. c.qkv,
-        biases(c), c.rope_theta > 0 and ("rope %g"):format(c.rope_theta) or "no rope", c.mask and c.mask.spec or c.causal and "causal" or "full" }
+        biases(c), c.rope_theta > 0 and ("rope %g"):format(c.rope_theta) or "no rope",
+        c.mask and c.mask.spec or c.causal and "causal" or "full" }
     if c.dropout_attention == c.dropout_hidden then
         parts[#parts + 1] = ("dropout %g"):format(c.dropout_hidden)
     else

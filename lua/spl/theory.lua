@@ -209,8 +209,8 @@ end
 --- [local] Bytes that the rank at these coordinates sends for attention alone: heads that change hands, keys that
 --- travel, summaries. nil: too large to count, or several ulysses axes of more than one rank.
 ---@param axes table[] { {size=, role=, coord=}, ... } in mesh order; mesh.axes has this form
----@param o table {batch=, seq=, heads=, kv_heads=, head_dim=, element= bytes of one number, scheme=, chunk=, summaries=,
---- slices= of the mask as mask:slices gives it (full), documents= their lengths, for zigzag}
+---@param o table {batch=, seq=, heads=, kv_heads=, head_dim=, element= bytes of one number, scheme=, chunk=,
+--- summaries=, slices= of the mask as mask:slices gives it (full), documents= their lengths, for zigzag}
 ---@return integer? bytes
 function theory.attention_bytes(axes, o)
     o = filled(axes, o)

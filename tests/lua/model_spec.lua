@@ -303,7 +303,7 @@ describe("score.lua and generate.lua", function()
             { 1, { "--text", empty }, "is empty" }, { 1, { "--text", long }, "17 tokens", "16" },
             { 1, { "--text", foreign }, "no token for" }, { 1, { "--text", "/nonexistent.txt" }, "/nonexistent.txt" },
             { 1, { "--model", "/nonexistent" }, "/nonexistent/config.json" }, { 2, { "--dtype", "i64" }, "f16" },
-            { 2, { "--mesh", "tp=3:tensor" }, "3" }, { 2, { "--mesh", "tp=*:ring" }, "ring" },
+            { 2, { "--mesh", "tp=3:tensor" }, "3" }, { 2, { "--mesh", "tp=*:fsdp" }, "fsdp" },
             { 2, { "--mesh", "tp=*:tensr" }, "tensr" }, { 2, { "--modell", "x" }, "--modell", "--model" },
         }
         for c, case in ipairs(cases) do

@@ -14,7 +14,7 @@ local KEYS = { "mesh", "ranks", "threads", "time_ms_p50", "time_ms_min", "gflops
     "comm_exposed_ms", "comm_pct", "bytes_sent", "bytes_theory", "peak_bytes", "rel_err", "wrong", "batch", "seq",
     "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "act", "gated", "qkv", "bias", "rope_theta", "dropout",
     "seed", "dtype", "save", "backend", "rounds", "warmup", "time_ms_p99", "tokens_per_s", "weights_bytes",
-    "workspace_bytes", "rows_checked" }
+    "workspace_bytes", "rows_checked", "scheme", "mask", "chunk", "summaries", "approx_err" }
 
 local function rows_of(text)
     local rows = {}
@@ -30,10 +30,12 @@ describe("sp_forward", function()
         assert.equal(0, r.code, r.err)
         assert.equal("", r.err)
         local rows = rows_of(r.out)
-        assert.equal(3, #rows)
+        assert.equal(5, #rows)
         assert.matches("^ tp=2:tensor ", rows[1])
         assert.matches("^ tp=2:sequence ", rows[2])
         assert.matches("^ dp=2:data, tp=1:sequence ", rows[3])
+        assert.matches("^ cp=2:ring zigzag ", rows[4])
+        assert.matches("^ sp=2:ulysses ", rows[5])
         local lines = {}
         for line in r.out:gmatch("[^\n]+") do lines[#lines + 1] = line end
         local head
@@ -148,7 +150,7 @@ describe("sp_forward", function()
             assert.is_true(row.time_ms_min > 0 and row.time_ms_p50 >= row.time_ms_min)
             assert.is_true(row.gflops > 0 and row.gemm_pct > 0 and row.peak_bytes > 0)
         end
-        assert.equal(2, count)
+        assert.equal(4, count)
     end)
 
     it("prints each saved tensor's shapes and layout", function()
@@ -185,7 +187,7 @@ describe("sp_forward", function()
         local r = mpi.run(2, [[
             local spl = require "spl"
             local truth = spl.reference.block
-            spl.reference.block = function(a) a.causal = false return truth(a) end
+            spl.reference.block = function(a) a.causal, a.slices = false, nil return truth(a) end
             dofile("scripts/sp_forward.lua")]], { "--check", table.unpack(SMALL) })
         assert.equal(1, r.code)
         assert.matches("wrong elements: %d+, FAILED", r.out)
@@ -277,5 +279,28 @@ describe("sp_forward", function()
         local r = mpi.spl { "run", "sp_forward", "--help" }
         assert.equal(0, r.code)
         assert.is_truthy(spl.executable())
+    end)
+
+    it("takes schemes, masks, chunks and summaries, and says what an approximation costs", function()
+        local r = run(4, "--check", "--json", "--mesh", "u=2:ulysses, r=2:ring", "--scheme", "striped", "--mask",
+            "window:5")
+        assert.equal(0, r.code, r.err)
+        local row = json.decode(r.out)
+        assert.same({ "striped", "window:5", 0, json.null }, { row.scheme, row.mask, row.wrong, row.approx_err })
+        assert.equal(row.bytes_theory, row.bytes_sent)
+        r = run(2, "--check", "--mesh", "cp=2:hierarchical", "--chunk", "4", "--summaries", "2")
+        assert.equal(0, r.code, r.err)
+        local approx = tonumber(r.out:match("approximate: chunks of 4, 2 summaries of each; approx_err (%S+),"))
+        assert.is_true(approx > 1e-5 and approx < 0.5, r.out)
+        assert.matches("wrong elements: 0, OK", r.out)
+        r = run(1, "--mask", "padding:30", "--check")
+        assert.equal(0, r.code, r.err)
+        assert.equal(1, mpi.count(r.out, "3 of 33 queries see no key under padding:30; attention gives 0 there"))
+        r = run(1, "--mask", "docs:1,2")
+        assert.equal(2, r.code)
+        assert.matches("sum to 3 tokens, but the sequence has 33", r.err)
+        r = run(2, "--mesh", "tp=2:tensor", "--scheme", "zigzag")
+        assert.equal(2, r.code)
+        assert.matches("deals out the sequence by a scheme", r.err)
     end)
 end)

@@ -107,3 +107,68 @@ describe("a real model on several ranks", function()
         end)
     end
 end)
+
+describe("a model whose sequence is split", function()
+    local dir = (os.getenv "SPL_SHARED" or "../shared") .. "/models/stories260k"
+    local golden = json.read(dir .. "/golden.json")
+
+    local function cases()
+        local list = { "cp=*:ring", "cp=*:gather", "cp=*:ulysses" }
+        if spl.size() % 2 == 0 then
+            for _, text in ipairs{ "u=2:ulysses, r=*:ring", "tp=2:tensor, cp=*:ring", "tp=2:sequence, cp=*:ulysses",
+                "g=2:gather, r=*:ring", "dp=2:data, cp=*:ring" } do list[#list + 1] = text end
+        end
+        if spl.size() % 8 == 0 then list[#list + 1] = "tp=2:sequence, u=2:ulysses, r=*:ring" end
+        return list
+    end
+
+    for _, text in ipairs(cases()) do
+        for _, scheme in ipairs{ "contiguous", "zigzag", "striped" } do
+            it(("scores as on one rank: %s, %s"):format(text, scheme), function()
+                local m = plain.new{ seed = 4 }
+                local nll = plain.nll(m, IDS)
+                with_model(m, nil, function(folder)
+                    local mesh <close> = spl.mesh(text)
+                    local loaded <close> = model.load(folder, mesh, { dtype = "f64", scheme = scheme })
+                    assert.is_true(math.abs(loaded:score(IDS) - nll) < 1e-10)
+                    loaded.logits_at_once = 3 * m.vocab -- in pieces
+                    assert.is_true(math.abs(loaded:score(IDS) - nll) < 1e-10)
+                    assert.is_true(math.abs(loaded:score{ 0, 5 } - plain.nll(m, { 0, 5 })) < 1e-10)
+                end)
+                if not golden then return pending("no folder " .. dir) end
+                local mesh <close> = spl.mesh(text)
+                local loaded <close> = model.load(dir, mesh, { scheme = scheme })
+                local sum, count = loaded:score(golden.tokens)
+                assert.is_true(math.abs(sum / count - golden.mean_nll) < 1e-5, "mean NLL " .. sum / count)
+                assert.equal(golden.argmax_next, loaded:next(golden.tokens))
+            end)
+        end
+    end
+
+    it("holds its own rows of the logits alone", function()
+        if spl.size() == 1 then return end
+        local m = plain.new{ vocab = 2000, hidden = 8 }
+        local ids = {}
+        for i = 1, 16 do ids[i] = i % 7 end
+        with_model(m, nil, function(folder)
+            local mesh <close> = spl.mesh("cp=*:ring")
+            local loaded <close> = model.load(folder, mesh)
+            spl.reset_counters()
+            loaded:score(ids)
+            local peak = spl.memory().peak
+            assert.is_true(spl.max(peak.activations) < 1.3 * (#ids / spl.size() + 1) * 2000 * 4,
+                tostring(peak.activations))
+        end)
+    end)
+
+    it("by summaries is near, and refuses what does not go together", function()
+        if not golden then return pending("no folder " .. dir) end
+        local mesh <close> = spl.mesh("cp=*:hierarchical")
+        local loaded <close> = model.load(dir, mesh, { chunk = 32, summaries = 4 })
+        local sum, count = loaded:score(golden.tokens)
+        assert.is_true(math.abs(sum / count - golden.mean_nll) < 0.5)
+        local ok, err = pcall(model.load, dir, mesh, { scheme = "zigzag" })
+        assert.is_false(ok)
+        assert.matches("keeps chunks whole", tostring(err))
+    end)
+end)
