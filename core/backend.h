@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-enum { SPL_MAX_DIMS = 6, SPL_BACKEND_ABI = 3 };
+enum { SPL_MAX_DIMS = 6, SPL_BACKEND_ABI = 4 };
 
 /* Global indices start, start + stride, ..., `length` of them, held in this order by the local positions. */
 typedef struct spl_segment {
@@ -212,6 +212,15 @@ typedef struct spl_pool_args {
     int64_t ngroups;
 } spl_pool_args;
 
+/* In place, f32: each row becomes exp(scale x - m) / sum over its first columns, and 0 behind them: row i sees seen + i *
+ * more of them, at most cols. A row that sees none becomes 0. */
+typedef struct spl_softmax_args {
+    int64_t rows, cols;
+    float *x; /* [rows, cols] */
+    double scale;
+    int64_t seen, more;
+} spl_softmax_args;
+
 typedef enum spl_random_kind {
     SPL_RANDOM_UNIFORM,
     SPL_RANDOM_NORMAL,
@@ -301,6 +310,9 @@ typedef struct spl_backend_ops {
     int device_memory;
     spl_status (*host_alloc)(void *ctx, size_t bytes, void **ptr);
     void (*host_free)(void *ctx, void *ptr);
+
+    /* for comparing with attention whose scores are all in memory; may be NULL */
+    spl_status (*softmax)(void *ctx, spl_queue *q, const spl_softmax_args *a);
 } spl_backend_ops;
 
 /* [local] The backend of this name: "cpu", "null", "ref", or that of the plugin spl-NAME.so. SPL_EENV: there is none,

@@ -447,6 +447,8 @@ spl_status spl_attention_tile(spl_tensor *q, spl_tensor *k, spl_tensor *v, const
  * last, whatever the dtype of out. */
 spl_status spl_attention_merge(spl_tensor *out_a, spl_tensor *lse_a, spl_tensor *out_b, spl_tensor *lse_b,
                                spl_tensor **out, spl_tensor **lse);
+/* [local] Attention of f32 tensors of this rank alone with all scores of a head in memory, to compare with. */
+spl_status spl_attention_naive(spl_tensor *q, spl_tensor *k, spl_tensor *v, int causal, spl_tensor **out);
 /* [local] The Philox key of dropout for a seed, an instance and a step. */
 spl_rng_key spl_dropout_key(uint64_t seed, uint64_t instance, uint64_t step);
 

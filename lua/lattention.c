@@ -162,6 +162,20 @@ static int attention_merge(lua_State *L) {
     return 2;
 }
 
+/* spl.attention_naive(q, k, v [, "causal" | "full"]) -> out [local] */
+static int attention_naive(lua_State *L) {
+    static const char f[] = "attention_naive";
+    lspl_enter(L, 4);
+    spl_tensor *q = lspl_check_tensor(L, 1, f, "q"), *k = lspl_check_tensor(L, 2, f, "k"),
+               *v = lspl_check_tensor(L, 3, f, "v");
+    const char *mask = lua_isnil(L, 4) ? "causal" : lua_type(L, 4) == LUA_TSTRING ? lua_tostring(L, 4) : "";
+    if (strcmp(mask, "causal") && strcmp(mask, "full"))
+        lspl_bad_argument(L, f, "mask", "\"causal\" or \"full\"", 4);
+    spl_tensor **out = lspl_new_tensor(L);
+    LSPL_ALLOCATE(L, spl_attention_naive(q, k, v, !strcmp(mask, "causal"), out));
+    return 1;
+}
+
 /* spl.dropout_key(seed [, instance [, step]]) -> its two words [local] */
 static int dropout_key(lua_State *L) {
     static const char *const names[] = {"seed", "instance", "step"};
@@ -226,6 +240,7 @@ void lspl_open_attention(lua_State *L) {
     static const luaL_Reg functions[] = {{"attention", attention},
                                          {"attention_tile", attention_tile},
                                          {"attention_merge", attention_merge},
+                                         {"attention_naive", attention_naive},
                                          {"attention_input", attention_input},
                                          {"dropout_key", dropout_key},
                                          {NULL, NULL}};

@@ -322,14 +322,7 @@ for _, row in ipairs(list) do
 end
 say("#")
 show_fastest(list)
-say("# wrong elements: %s", not o.check and "not checked (--check compares every saved tensor with fp64)"
-    or wrong == 0 and "0, OK" or ("%d, FAILED"):format(wrong))
-for _, sentence in ipairs(over) do say("# %s, FAILED", sentence) end
-say("# bytes sent: %s", as_theory and "as theory says" or "NOT as theory says, FAILED")
-if wrong > 0 or #over > 0 or not as_theory then
-    if o.json and spl.rank() == 0 then
-        io.stderr:write(("spl: sp_forward: %s; bytes %sas theory says%s\n"):format(
-            report.plural(wrong, "wrong element"), as_theory and "" or "not ", #over > 0 and "; " .. over[1] or ""))
-    end
+if report.verdict(say, { script = "sp_forward", json = o.json, checked = o.check, what = "every saved tensor",
+    wrong = wrong, over = over, as_theory = as_theory }) then
     os.exit(1)
 end

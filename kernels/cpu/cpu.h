@@ -66,6 +66,7 @@
 #define splk_cpu_nll SPLK_LEVELED(splk_cpu_nll)
 #define splk_cpu_attention SPLK_LEVELED(splk_cpu_attention)
 #define splk_cpu_pool SPLK_LEVELED(splk_cpu_pool)
+#define splk_cpu_softmax SPLK_LEVELED(splk_cpu_softmax)
 #define splk_attention_tiles SPLK_LEVELED(splk_attention_tiles)
 #define splk_bias_act_f32 SPLK_LEVELED(splk_bias_act_f32)
 #define splk_bias_act_f64 SPLK_LEVELED(splk_bias_act_f64)
@@ -140,6 +141,8 @@ spl_status splk_cpu_embed(void *ctx, spl_queue *q, const spl_embed_args *a);
 spl_status splk_cpu_nll(void *ctx, spl_queue *q, const spl_nll_args *a);
 spl_status splk_cpu_attention(void *ctx, spl_queue *q, const spl_attn_args *a);
 
+/* cpu_softmax.c */
+spl_status splk_cpu_softmax(void *ctx, spl_queue *q, const spl_softmax_args *a);
 /* cpu_pool.c */
 spl_status splk_cpu_pool(void *ctx, spl_queue *q, const spl_pool_args *a);
 /* How attention is cut, as text: "blocks of 96 queries and 128 keys, ...". */

@@ -105,6 +105,7 @@ const spl_backend_ops SPLK_TABLE = {
     .nll = splk_cpu_nll,
     .attention = splk_cpu_attention,
     .pool = splk_cpu_pool,
+    .softmax = splk_cpu_softmax,
     .workspace_peak = splk_cpu_workspace_peak,
     .kernels = cpu_kernels,
     .select = splk_cpu_select,

@@ -68,6 +68,16 @@ function spl.attention_tile(q, k, v, o) end
 ---Errors: code "argument" for parts that differ in shape, dtype or layout.
 function spl.attention_merge(out_a, lse_a, out_b, lse_b) end
 
+--- [local] Attention with all scores of a head in memory at once, by GEMM, softmax, GEMM: what spl.attention is compared
+--- with. Tensors of this rank alone, f32; on the backend cpu.
+---@param q spl.tensor [batch, seq, heads, head_dim]
+---@param k spl.tensor [batch, kv_seq, kv_heads, head_dim]
+---@param v spl.tensor
+---@param mask? "causal"|"full" ("causal")
+---@return spl.tensor out
+---Errors: code "argument" for shapes, dtypes and layouts; "memory" where the scores do not fit.
+function spl.attention_naive(q, k, v, mask) end
+
 --- [local] The Philox key of dropout, as spl.reference.attention takes it: element (batch, head, query, key) draws by
 --- its global index, so masks are the same on any number of ranks.
 ---@param seed integer

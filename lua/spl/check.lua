@@ -61,10 +61,10 @@ function check.able()
     end
 end
 
--- Rows to judge, ascending, from 1; the same list on all ranks.
-local function choose_rows(blk, x, wanted)
-    local batch, seq = x.shape[1], x.shape[2]
-    local per_row = blk:flops { batch = batch, seq = seq } / math.max(seq, 1)
+-- Rows of x (its dimension 2) to judge, ascending, from 1; the same list on all ranks. flops: of all rows.
+local function choose_rows(flops, x, wanted)
+    local seq = x.shape[2]
+    local per_row = flops / math.max(seq, 1)
     local most = wanted or math.max(FEWEST, math.floor(BUDGET / math.max(per_row, 1)))
     local rows = {}
     if most >= seq then
@@ -101,6 +101,16 @@ local function choose_rows(blk, x, wanted)
     return rows
 end
 
+-- Slices as the reference takes them, counted from 0.
+local function slices_of(list)
+    local out = {}
+    for i, s in ipairs(list) do
+        out[i] = { q_begin = s.q[1] - 1, q_end = s.q[2], k_begin = s.k[1] - 1, k_end = s.k[2],
+            kind = s.kind == "inverse-causal" and "inverse" or s.kind }
+    end
+    return out
+end
+
 -- What the reference is told of the mask: slices counted from 0, positions in documents, chunks of hierarchical.
 local function attention_of(blk, a)
     local c, hierarchical = blk.config, false
@@ -113,11 +123,7 @@ local function attention_of(blk, a)
     if hierarchical then
         a.chunk, a.summaries = blk.plan.chunk, blk.plan.summaries
     elseif c.mask then
-        a.slices = {}
-        for i, s in ipairs(c.mask:slices(a.seq)) do
-            a.slices[i] = { q_begin = s.q[1] - 1, q_end = s.q[2], k_begin = s.k[1] - 1, k_end = s.k[2],
-                kind = s.kind == "inverse-causal" and "inverse" or s.kind }
-        end
+        a.slices = slices_of(c.mask:slices(a.seq))
     end
     local lengths = c.mask and c.mask.spec:match("^docs:(.*)")
     if lengths then
@@ -201,7 +207,7 @@ function check.block(blk, x, o)
     local out, kept = blk:forward(x, { save = true, step = step }) -- refuses an x that does not fit
     out:release() -- also in `kept`
     local saved <close> = kept
-    local rows, mine = choose_rows(blk, x, wanted), {}
+    local rows, mine = choose_rows(blk:flops { batch = x.shape[1], seq = x.shape[2] }, x, wanted), {}
     for i = spl.rank() + 1, #rows, spl.size() do mine[#mine + 1] = rows[i] end
     local truth = reference(blk, x, mine, step)
     local result = { rel_err = 0, wrong = 0, rows = #rows, seq = x.shape[2], tensors = {} }
@@ -221,6 +227,33 @@ function check.block(blk, x, o)
     end
     for _, t in pairs(truth) do t:release() end
     result.failed = result.wrong > 0 or result.bound ~= nil and result.rel_err > result.bound
+    return core.record(result)
+end
+
+--- [collective] Checks what spl.attention gave.
+---@param q spl.tensor [batch, seq, heads, head_dim]
+---@param k spl.tensor
+---@param v spl.tensor
+---@param out spl.tensor of spl.attention
+---@param lse spl.tensor of spl.attention, laid out as out; nil: not judged
+---@param o table {slices= of the mask as mask:slices gives it, rows= how many to judge, chunk=, summaries=, causal= of
+--- hierarchical}
+---@return table result {rel_err=, wrong=, bound=, rows= judged of seq=}
+---Errors: code "unsupported" where the backend is a reference or computes nothing.
+function check.attention(q, k, v, out, lse, o)
+    check.able()
+    local b, seq, heads, d = table.unpack(q.shape)
+    local rows, mine = choose_rows(4.0 * b * seq * k.shape[2] * heads * d, q, o.rows), {}
+    for i = spl.rank() + 1, #rows, spl.size() do mine[#mine + 1] = rows[i] end
+    local truth = spl.reference.attention { batch = b, seq_q = seq, heads = heads, head_dim = d, seq_k = k.shape[2],
+        kv_heads = k.shape[3], q = q:gather(), k = k:gather(), v = v:gather(), rows = mine, chunk = o.chunk,
+        summaries = o.summaries, causal = o.causal, slices = not o.chunk and slices_of(o.slices) or nil }
+    local result = { rel_err = 0, wrong = 0, rows = #rows, seq = seq, bound = BOUND[q.dtype] }
+    for _, one in ipairs { judge(out, truth.out, 2, mine, TOLERANCE[q.dtype]),
+        lse and judge(lse, truth.lse, 3, mine, TOLERANCE[q.dtype]) } do
+        result.rel_err, result.wrong = math.max(result.rel_err, one.rel_err), result.wrong + one.wrong
+    end
+    for _, t in pairs(truth) do t:release() end
     return core.record(result)
 end
 
