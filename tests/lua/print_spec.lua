@@ -53,8 +53,8 @@ describe("print", function()
         local blk <close> = small_block()
         local x <close> = blk:input { seq = 3 }:randn(1)
         local text = tostring(blk:check(x))
-        assert.matches("^rel_err  %S+\nrows     3\nseq      3\nwrong    0\ntensors\n  name +count +max_abs +rel_err "
-            .. "wrong\n  ln0_rstd +3 ", text)
+        assert.matches("^failed   false\nrel_err  %S+\nrows     3\nseq      3\nwrong    0\ntensors\n  name +count "
+            .. "+max_abs +rel_err wrong\n  ln0_rstd +3 ", text)
         assert.matches("\nbytes\n.*\n  total           0\n.*memory\n  now\n    activations  %d+\n",
             tostring(spl.counters()))
         assert.matches("^now\n  activations  %d+\n.*\npeak\n", tostring(spl.memory()))
