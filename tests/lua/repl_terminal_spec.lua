@@ -84,6 +84,7 @@ describe("the prompt on a terminal", function()
         local state = folder()
         local t <close> = open(1, state)
         local function completes(typed, wanted)
+            t.wait("spl>", true)
             t.type(typed)
             t.press "Tab"
             t.wait("spl> " .. wanted)

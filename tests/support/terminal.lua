@@ -56,10 +56,10 @@ function terminal.open(line, env)
         return (output_of(tmux .. "capture-pane -p -J"):gsub("%s+$", ""))
     end
 
-    --- Waits until the screen has this text (plain).
-    function self.wait(text)
+    --- Waits until the screen has this text (plain); with `last`, until it ends with it: a prompt that waits for keys.
+    function self.wait(text, last)
         local begin = spl.now()
-        while not self.screen():find(text, 1, true) do
+        while not self.screen():find(text, last and -#text or 1, true) do
             if spl.now() - begin > LIMIT then
                 error(("'%s' did not come to the screen:\n%s"):format(text, self.screen()), 2)
             end
