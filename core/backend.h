@@ -212,8 +212,8 @@ typedef struct spl_pool_args {
     int64_t ngroups;
 } spl_pool_args;
 
-/* In place, f32: each row becomes exp(scale x - m) / sum over its first columns, and 0 behind them: row i sees seen + i *
- * more of them, at most cols. A row that sees none becomes 0. */
+/* In place, f32: each row becomes exp(scale x - m) / sum over its first columns, and 0 behind them: row i sees
+ * seen + i * more of them, at most cols. A row that sees none becomes 0. */
 typedef struct spl_softmax_args {
     int64_t rows, cols;
     float *x; /* [rows, cols] */

@@ -1,5 +1,5 @@
--- bench_attention.lua: attention alone under several schedules: how fast, what of its communication is hidden, who waits
--- for whom, and is it right. Prints as sp_forward does.
+-- bench_attention.lua: attention alone under several schedules: how fast, what of its communication is hidden, who
+-- waits for whom, and is it right. Prints as sp_forward does.
 local spl = require "spl"
 local deal = require "spl.deal"
 local masks = require "spl.masks"
@@ -213,7 +213,8 @@ local function show_details(row, m)
             m.imbalance, o.mask)
     end
     if deal.way(row.axes) == "gather" then
-        say("#   gather: each rank holds the keys and values that its queries see, at most the whole sequence's %d bytes",
+        say("#   gather: each rank holds the keys and values that its queries see, at most the whole sequence's %d "
+            .. "bytes",
             2 * row.batch * o.seq * o.kv_heads * o.head_dim * ELEMENT_BYTES[o.dtype])
     end
 end

@@ -281,7 +281,8 @@ local function run(row, config, mask)
     if o.json then
         local hierarchical = has_role(mesh, "hierarchical")
         report.json_line(JSON_KEYS, { mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(),
-            batch = row.batch, seq = o.seq, rounds = o.rounds, warmup = o.warmup, dropout = o.dropout, bias = o.bias, save = o.save,
+            batch = row.batch, seq = o.seq, rounds = o.rounds, warmup = o.warmup, dropout = o.dropout,
+            bias = o.bias, save = o.save,
             backend = spl.facts().backend, time_ms_p50 = r.ms_p50, time_ms_min = r.ms_min, time_ms_p99 = r.ms_p99,
             gflops = r.gflops, gemm_pct = r.gemm_pct, comm_ms = r.comm_ms, comm_exposed_ms = r.comm_exposed_ms,
             comm_pct = r.comm_pct, bytes_sent = r.bytes_sent, bytes_theory = bytes_theory, peak_bytes = r.peak_bytes,

@@ -68,8 +68,8 @@ function spl.attention_tile(q, k, v, o) end
 ---Errors: code "argument" for parts that differ in shape, dtype or layout.
 function spl.attention_merge(out_a, lse_a, out_b, lse_b) end
 
---- [local] Attention with all scores of a head in memory at once, by GEMM, softmax, GEMM: what spl.attention is compared
---- with. Tensors of this rank alone, f32; on the backend cpu.
+--- [local] Attention with all scores of a head in memory at once, by GEMM, softmax, GEMM: what spl.attention is
+--- compared with. Tensors of this rank alone, f32; on the backend cpu.
 ---@param q spl.tensor [batch, seq, heads, head_dim]
 ---@param k spl.tensor [batch, kv_seq, kv_heads, head_dim]
 ---@param v spl.tensor

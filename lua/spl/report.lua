@@ -230,8 +230,8 @@ function report.json_line(keys, ...)
     io.stdout:flush()
 end
 
---- [local] The last lines of a benchmark's table, and whether anything failed: wrong elements, rows whose rel_err is too
---- large, bytes that are not as theory says. With json, failures go to standard error in one line.
+--- [local] The last lines of a benchmark's table, and whether anything failed: wrong elements, rows whose rel_err is
+--- too large, bytes that are not as theory says. With json, failures go to standard error in one line.
 ---@param say function prints a line of the table
 ---@param v table {script=, json=, checked=, what= "every saved tensor", wrong=, over= sentences, as_theory=}
 ---@return boolean failed
