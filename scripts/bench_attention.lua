@@ -269,7 +269,7 @@ local function run(row, mask)
     if lse then lse:release() end
     local r = spl.bench { name = row.mesh, rounds = o.rounds, warmup = o.warmup, flops = useful, quiet = true, attend }
     local bytes_theory, as_theory, needed = in_theory(row, mesh, mask, r.bytes_here)
-    local m = { imbalance = done > 0 and most * spl.size() / done or nil, approx_err = approx_err,
+    local m = { imbalance = row.naive and 1 or done > 0 and most * spl.size() / done or nil, approx_err = approx_err,
         tiles_computed = not row.naive and spl.facts().backend ~= "null" and tiles or nil, tiles_needed = needed,
         rows_checked = checked and checked.rows, workspace_bytes = r.workspace_bytes }
     row.tokens_per_s = r.ms_p50 and row.batch * o.seq / r.ms_p50 * 1e3

@@ -68,7 +68,29 @@ sentence. spl.meshes(ranks) gives all meshes that a block takes. `--set seq=1k,4
 the points. Results lie in sweep-NAME (--out): results.jsonl, a line a run, and results.csv, medians; the same command
 goes on where it stopped, `spl report sweep-NAME` makes a page of it.]]
 
+local LONG = [[
+Long sequences: roles split the sequence, masks say who sees whom, schemes deal the sequence out.
+
+  ring, gather            keys travel to the queries: round a ring while tiles are computed, or at once
+  ulysses                 heads change hands; bytes fall with the ranks while there are heads for all
+  u=2:ulysses, r=*:ring   both (USP)
+  hierarchical            exact within chunks (--chunk), means of the others (--summaries): approximate
+
+Masks (--mask, spl.mask): causal, full, window:W (the last W keys, itself included),
+docs:100,300,24 (causal within each), prefix:N (seen by all), padding:N (only the first N count);
+scripts also give lists of slices. What no query of a rank sees is not sent to it, and tiles
+without a visible pair are not computed.
+
+Schemes (--scheme) of ring, gather and ulysses: contiguous; zigzag, which gives all ranks equal
+work under a causal mask, and deals out packed documents each by itself; striped, which gives
+them equal work under windows too.
+
+  spl run -n 2 bench_attention.lua --seq 16384 --scheme zigzag     attention alone
+  spl run -n 2 sp_forward.lua --mesh cp=*:ring --scheme zigzag     a block
+  spl help attention, attention_tile, attention_merge              for scripts]]
+
 topics.list = {
+    ["long-context"] = { text = function() return LONG end, also = {} },
     sweeps = { text = function() return SWEEPS end, also = {} },
     roles = { text = roles, also = { mesh = true, ["block:schedule"] = true } },
 }

@@ -53,7 +53,7 @@ describe("spl help", function()
 
     it("lists the scripts that come with the program", function()
         local text = of "scripts"
-        for _, name in ipairs { "bench_comm", "generate", "long_context", "score", "sp_forward" } do
+        for _, name in ipairs { "bench_attention", "bench_comm", "generate", "long_context", "score", "sp_forward" } do
             assert.matches("\n  " .. name .. " +%l", text)
             assert.matches("^usage: spl run %[%-n RANKS%] " .. name .. "%.lua", of(name))
         end
