@@ -53,6 +53,9 @@ if [ -n "$long" ]; then
     done
 fi
 
+check "the script for the first GPU runs, on the emulator" \
+    env BUILD="$build/gpu-script" SPL_EMU_PLUGIN="$build/spl-cuda-emu.so" sh tests/gpu/run.sh --emulated
+
 cxx=${CXX:-g++}
 check "the constants that stand in for CUDA's" "$cxx" -std=c++17 -fsyntax-only -Itests/emu/include \
     tests/emu/constants_check.cpp

@@ -75,6 +75,25 @@ describe("the CUDA backend on an emulated GPU", function()
         end
     end)
 
+    local MODEL = "../shared/models/stories260k"
+    it("scores a text under real weights as the cpu does, on 1 and 3 ranks", function()
+        if not built(MODEL .. "/model.safetensors") then
+            pending "the model is not here"
+            return
+        end
+        local text = mpi.temporary "Once upon a time, there was a little girl named Lily."
+        local args = { "--model", MODEL, "--text", text, "--json" }
+        local function nll(r)
+            assert.same({ 0, "" }, { r.code, r.err })
+            return tonumber(r.out:match '"mean_nll":([%d.]+)')
+        end
+        local wanted = nll(mpi.run(1, "score.lua", args))
+        for _, n in ipairs { 1, 3 } do
+            assert.is_true(math.abs(nll(emulated(n, "score.lua", args)) - wanted) < 1e-6 * wanted)
+        end
+        os.remove(text)
+    end)
+
     -- The same program over the three ways that memory travels: between virtual ranks, NCCL, pinned memory and MPI.
     it("gives the same bits over NCCL and, where ranks share a GPU, by way of the host; and says which", function()
         local script = [[
