@@ -95,12 +95,12 @@ static spl_status check_scheme(const spl_mesh_spec *mesh, const spl_schedule *s,
     if (has_role(mesh, SPL_ROLE_HIERARCHICAL))
         return spli_error(SPL_EUSAGE,
                           "scheme %s cannot be used in mesh \"%s\": hierarchical keeps chunks whole, in order; use "
-                          "--scheme contiguous, or the role ring in its place",
+                          "scheme = \"contiguous\", or the role ring in its place",
                           names[s->scheme], now);
     return spli_error(
         SPL_EUSAGE,
         "scheme %s was given, but no axis of mesh \"%s\" deals out the sequence by a scheme (ring, ulysses "
-        "and gather do); use --scheme contiguous, or a mesh such as \"cp=*:ring\"",
+        "and gather do); use scheme = \"contiguous\", or a mesh such as \"cp=*:ring\"",
         names[s->scheme], now);
 }
 

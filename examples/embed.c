@@ -1,5 +1,6 @@
 /* embed.c: libspl without Lua: opens a runtime, multiplies two matrices split over the ranks, and closes it again.
- * Built by `make examples` into build/examples/embed; run it alone or under mpirun. */
+ * Built by `make examples` into build/examples/embed; run it alone or under mpirun. After `make install`:
+ *     gcc embed.c $(pkg-config --cflags --libs spl) -o embed */
 #include <stdio.h>
 #include "spl.h"
 

@@ -480,7 +480,8 @@ static int block_check(lua_State *L) {
 
 /* ---- fields; upvalue 1: the methods */
 
-/* {scheme =, chunk =, summaries =, role =}: how the sequence is dealt out; nil before schedule. */
+/* {scheme =} and, where an axis is hierarchical, {chunk =, summaries =}: how the sequence is dealt out; nil before
+ * schedule. */
 static void push_schedule(lua_State *L, const spl_block *b) {
     static const char *const schemes[] = {"contiguous", "zigzag", "striped"};
     const spl_schedule *s = spl_block_schedule_of(b);
@@ -491,10 +492,15 @@ static void push_schedule(lua_State *L, const spl_block *b) {
     lua_createtable(L, 0, 3);
     lua_pushstring(L, schemes[s->scheme]);
     lua_setfield(L, -2, "scheme");
-    lua_pushinteger(L, (lua_Integer)s->chunk);
-    lua_setfield(L, -2, "chunk");
-    lua_pushinteger(L, (lua_Integer)s->summaries);
-    lua_setfield(L, -2, "summaries");
+    const spl_mesh_spec *mesh = spl_mesh_spec_of(spl_block_mesh(b));
+    int chunked = 0;
+    for (int a = 0; a < mesh->naxes; a++) chunked |= mesh->axes[a].role == SPL_ROLE_HIERARCHICAL;
+    if (chunked) {
+        lua_pushinteger(L, (lua_Integer)s->chunk);
+        lua_setfield(L, -2, "chunk");
+        lua_pushinteger(L, (lua_Integer)s->summaries);
+        lua_setfield(L, -2, "summaries");
+    }
     lspl_record(L);
 }
 

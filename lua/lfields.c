@@ -49,14 +49,33 @@ void lspl_join(char *out, size_t n, const char *const *names) {
     }
 }
 
+/* An option without a name, its key at -2: sizes alone are most likely a shape. */
+static void nameless(lua_State *L, int index, const char *function, const char *const *known) {
+    const char *key = lua_isinteger(L, -2) ? lua_pushfstring(L, "%I", lua_tointeger(L, -2)) : luaL_typename(L, -2);
+    int i = 0, sizes = (int)lua_rawlen(L, index);
+    while (known[i] && strcmp(known[i], "shape")) i++;
+    if (known[i] && sizes >= 1 && sizes <= SPL_MAX_DIMS && lua_rawgeti(L, index, 1) == LUA_TNUMBER) {
+        luaL_Buffer b;
+        luaL_buffinit(L, &b);
+        for (int k = 1; k <= sizes; k++) {
+            if (k > 1) luaL_addstring(&b, ", ");
+            lua_rawgeti(L, index, k);
+            luaL_tolstring(L, -1, NULL);
+            lua_remove(L, -2);
+            luaL_addvalue(&b);
+        }
+        luaL_pushresult(&b);
+        lspl_raisef(L, SPL_EARG, "%s: option number 1 has no name; write shape = { %.60s }", function,
+                    lua_tostring(L, -1));
+    }
+    lspl_raisef(L, SPL_EARG, "%s: option number %s has no name; write name = value", function, key);
+}
+
 void lspl_known_fields(lua_State *L, int index, const char *function, const char *const *known) {
     index = lua_absindex(L, index);
     if (!lua_istable(L, index)) lspl_bad_argument(L, function, "options", "a table of named options", index);
     for (lua_pushnil(L); lua_next(L, index); lua_pop(L, 1)) {
-        if (lua_type(L, -2) != LUA_TSTRING) {
-            lspl_raisef(L, SPL_EARG, "%s: option number %s has no name; write name = value", function,
-                        lua_isinteger(L, -2) ? lua_pushfstring(L, "%I", lua_tointeger(L, -2)) : luaL_typename(L, -2));
-        }
+        if (lua_type(L, -2) != LUA_TSTRING) nameless(L, index, function, known);
         const char *key = lua_tostring(L, -2);
         int i = 0;
         while (known[i] && strcmp(known[i], key)) i++;

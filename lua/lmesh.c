@@ -35,8 +35,10 @@ static void push_axes(lua_State *L, const spl_mesh_spec *spec, const spl_mesh *m
             lua_pushinteger(L, spl_mesh_hosts(m, i));
             lua_setfield(L, -2, "hosts");
         }
+        lspl_record(L);
         lua_rawseti(L, -2, i + 1);
     }
+    lspl_record(L);
 }
 
 static spl_mesh **new_mesh(lua_State *L) {
@@ -121,6 +123,7 @@ static int mesh_parse(lua_State *L) {
     lua_setfield(L, -2, "size");
     push_spec_text(L, &spec);
     lua_setfield(L, -2, "spec");
+    lspl_record(L);
     return 1;
 }
 

@@ -416,6 +416,7 @@ static int compare(lua_State *L) {
     lua_setfield(L, -2, "ref_squares");
     lua_pushnumber(L, m.max_abs);
     lua_setfield(L, -2, "max_abs");
+    lspl_record(L);
     return 1;
 }
 

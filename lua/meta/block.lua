@@ -5,7 +5,7 @@
 ---@class spl.block
 ---@field config table the definition with its defaults filled in; prints a line a field
 ---@field mesh spl.mesh? of its schedule
----@field plan table? of its schedule: {scheme=, chunk=, summaries=}
+---@field plan table? of its schedule: {scheme=}, of hierarchical axes also {chunk=, summaries=}
 local block = {}
 
 --- [local] Defines a block: of GPT unless said otherwise (LayerNorm, one head-interleaved QKV weight, biases,

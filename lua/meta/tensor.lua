@@ -31,6 +31,10 @@ function spl.tensor(o) end
 function spl.zeros(o) end
 
 --- [local] A tensor of ones. On a partial axis coordinate 0 has them and the others zeros.
+---
+---     local t = spl.ones { shape = { 4 } }
+---     local x = spl.ones { shape = { 2, 8 }, mesh = spl.mesh "tp=*", layout = "tp=shard(2)" }
+---
 ---@param o table as of spl.tensor
 ---@return spl.tensor
 function spl.ones(o) end

@@ -218,16 +218,18 @@ end
 
 -- ---- the support matrix
 
--- "yes" where all that is not refused passes, "no" where something missed, a dash where all is refused.
+-- "yes" where all that is not refused passes, "no" where something missed, a dash where all is refused, nothing where
+-- nothing was run.
 local function verdict(results, wanted)
-    local passed, missed = 0, 0
+    local passed, missed, refused = 0, 0, 0
     for _, r in ipairs(results) do
         if wanted(r.case) then
             passed = passed + (r.result == "passed" and 1 or 0)
             missed = missed + (r.result == "missed" and 1 or 0)
+            refused = refused + (r.result == "refused" and 1 or 0)
         end
     end
-    return missed > 0 and "**no**" or passed > 0 and "yes" or "–"
+    return missed > 0 and "**no**" or passed > 0 and "yes" or refused > 0 and "–" or ""
 end
 
 local function table_row(cells)

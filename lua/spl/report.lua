@@ -112,8 +112,9 @@ end
 function report.explain(lines)
     local rows = {}
     for i, l in ipairs(lines) do
-        rows[i] = { l.what, l.subject, l.axis or "", report.shape(l.shape), report.shape(l.local_shape), l.layout,
-            l.axis and tostring(l.bytes) or "" }
+        local makes = #l.shape > 0 -- a ring only passes on what there is
+        rows[i] = { l.what, l.subject, l.axis or "", makes and report.shape(l.shape) or "",
+            makes and report.shape(l.local_shape) or "", l.layout, l.axis and tostring(l.bytes) or "" }
     end
     local table_text = report.aligned({ "op", "makes", "axis", "shape", "here", "layout", "bytes sent" }, rows,
         { [7] = true })
@@ -294,7 +295,8 @@ local add_record
 
 -- A list: of tables as columns, of others in brackets on one line.
 local function add_list(lines, list, indent)
-    if type(list[1]) ~= "table" or getmetatable(list[1]) and getmetatable(list[1]).__tostring then
+    local meta = type(list[1]) == "table" and getmetatable(list[1])
+    if type(list[1]) ~= "table" or meta and meta.__tostring and meta.__name ~= "spl.record" then
         local parts = {}
         for i, value in ipairs(list) do
             parts[i] = shown(value)

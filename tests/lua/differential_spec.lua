@@ -68,6 +68,17 @@ describe("spl check", function()
         assert.matches("\n cp=2:ulysses striped +1 +0 +0 ", r.out)
     end)
 
+    it("leaves empty in the matrix what was not run", function()
+        local r = check("--virtual", "2", "--markdown", "--role", "ring,data", "--mask", "causal", "--heads", "4/4",
+            "--axes", "1")
+        assert.equal(0, r.code, r.err)
+        local empty = "  |"
+        assert.matches("\n| `ring` | yes | yes | yes | yes |" .. empty:rep(6) .. " yes |" .. empty:rep(3) .. "\n", r.out,
+            1, true)
+        assert.matches("\n| `data` | yes | – | – | yes |", r.out, 1, true)
+        assert.matches("\n| `gather` |" .. empty:rep(14) .. "\n", r.out, 1, true)
+    end)
+
     it("refuses filters that name nothing that there is", function()
         for _, case in ipairs {
             { "--role ringg: did you mean ring?", "--role", "ringg" }, { "two numbers as 8/2", "--heads", "8" },

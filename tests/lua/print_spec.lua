@@ -62,6 +62,32 @@ describe("print", function()
         assert.matches("^inf          0\nmax_abs", tostring(x:stats()))
     end)
 
+    it("shows comparisons, axes and schedules, and of these what applies", function()
+        local ones <close> = spl.ones { shape = { 4 } }
+        assert.equal("count         4\ndiff_squares  0\nmax_abs       0\nref_squares   4\nwrong         0",
+            tostring(spl.compare(ones, ones)))
+        local mesh <close> = spl.mesh "dp=1:data, cp=1:ring"
+        assert.equal("name coord hosts role size\ndp       0     1 data    1\ncp       0     1 ring    1",
+            tostring(mesh.axes))
+        assert.equal("coord  0\nhosts  1\nname   cp\nrole   ring\nsize   1", tostring(mesh.axes[2]))
+        assert.matches("^size  8\nspec  dp=2, tp=4\naxes\n  name role size\n",
+            tostring(spl.mesh.parse("dp=2, tp=4", 8)))
+        local blk <close> = spl.block { hidden = 8, heads = 2 }:schedule(mesh, { scheme = "zigzag" })
+        assert.equal("scheme  zigzag", tostring(blk.plan))
+        local chunked <close> = spl.mesh "cp=1:hierarchical"
+        blk:schedule(chunked, { chunk = 4, summaries = 2 })
+        assert.equal("chunk      4\nscheme     contiguous\nsummaries  2", tostring(blk.plan))
+    end)
+
+    it("shows no shape of what a ring passes on", function()
+        local r = require "mpi".run(1, [[local spl = require "spl"
+            local blk = spl.block { hidden = 8, heads = 2 }:schedule(spl.mesh "cp=*:ring")
+            if spl.rank() == 0 then print(blk:explain { seq = 8 }) end]], nil,
+            { flags = { "--virtual", "2" } })
+        assert.matches("\nring +keys and values cp +256\n", r.out)
+        assert.is_nil(r.out:find("[]", 1, true))
+    end)
+
     it("shows lists in tables of results", function()
         assert.equal("a  1.5\nlist\n  [1, 2]\nnone", report.record { a = 1.5, list = { 1, 2 }, none = {} })
     end)

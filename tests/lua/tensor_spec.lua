@@ -8,6 +8,16 @@ local function refused(pattern, code, f, ...)
     assert.matches(pattern, err.message)
 end
 
+describe("a shape without its name", function()
+    it("is answered with what to write", function()
+        for text, given in pairs { ["write shape = { 4 }"] = { 4 }, ["write shape = { 2, 3 }"] = { 2, 3 },
+            ["write name = value"] = { "x" } } do
+            local ok, err = pcall(require "spl".ones, given)
+            assert.same({ false, "ones: option number 1 has no name; " .. text }, { ok, err.message })
+        end
+    end)
+end)
+
 describe("a tensor of this rank alone", function()
     local live
     before_each(function()
