@@ -2,6 +2,7 @@
 -- is it right. Prints as nccl-tests does: a header, one row a mesh, a footer, and a non-zero exit when a result is
 -- wrong.
 local spl = require "spl"
+local keeps = require "spl.keeps"
 local report = require "spl.report"
 local theory = require "spl.theory"
 local masks = require "spl.masks"
@@ -256,6 +257,15 @@ local function show_details(row, mesh, weights, r, checked, approx_err)
     end
 end
 
+-- What does not shrink as ranks are added.
+local function show_kept(blk, row, config)
+    for _, kept in ipairs(keeps.keeps(blk.mesh.axes, { batch = row.batch, seq = o.seq, hidden = o.hidden,
+        heads = config.heads, kv_heads = config.kv_heads, head_dim = config.head_dim, chunk = blk.plan.chunk,
+        summaries = blk.plan.summaries, element = ELEMENT_BYTES[o.dtype] })) do
+        say("#   %s keeps %s whole on each rank: up to %d bytes", kept.role, kept.what, kept.bytes)
+    end
+end
+
 local over = {} -- sentences on rows whose rel_err is too large
 
 local function run(row, config, mask)
@@ -277,6 +287,7 @@ local function run(row, config, mask)
     if o.shapes then
         print_shapes(blk, x)
     end
+    show_kept(blk, row, config)
     row.tokens_per_s = r.ms_p50 and row.batch * o.seq / r.ms_p50 * 1e3
     if o.json then
         local hierarchical = has_role(mesh, "hierarchical")

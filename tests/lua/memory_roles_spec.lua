@@ -1,6 +1,7 @@
 -- memory_roles_spec.lua: memory of the roles that split the sequence, to the byte: activations of all ranks together do
 -- not depend on how many they are, and communication buffers are closed forms, of which gather's and sequence's grow.
 local json = require "spl.json"
+local keeps = require "spl.keeps"
 local mpi = require "mpi"
 
 local S, HEADS, DIM = 256, 8, 4
@@ -89,19 +90,38 @@ describe("memory along an axis that splits the sequence", function()
         end
     end)
 
+    local function said(ranks, role, kv)
+        return keeps.keeps({ { name = "x", size = ranks, role = role } }, { batch = 1, seq = S, hidden = HIDDEN,
+            heads = HEADS, kv_heads = kv, head_dim = DIM, element = FLOAT, chunk = 8, summaries = 1 })
+    end
+
     it("gather keeps all keys and values on each rank; sequence keeps the norm's output whole", function()
         for _, ranks in ipairs { 2, 4, 8 } do
             for _, kv in ipairs { 8, 2 } do
                 for _, m in ipairs(memory(ranks, "--mesh", "cp=*:gather", "--mask", "full", "--kv", kv)) do
                     assert.equal(FLOAT * 2 * S * kv * DIM, m.buffers)
+                    assert.same({ { role = "gather", what = "keys and values", bytes = m.buffers } },
+                        said(ranks, "gather", kv))
                 end
             end
             for _, m in ipairs(memory(ranks, "--mesh", "tp=*:sequence")) do
                 local shard = FLOAT * S * HIDDEN // ranks
                 assert.equal(2 * shard + ranks * shard + FLOAT * S * FFN // ranks, m.activations)
                 assert.equal(ranks * shard, m.buffers)
+                assert.same({ { role = "sequence", what = "the norm's output", bytes = m.buffers } },
+                    said(ranks, "sequence", 8))
             end
         end
+    end)
+
+    it("sp_forward says so", function()
+        local r = mpi.run(1, "sp_forward.lua", { "--seq", "32", "--hidden", "16", "--heads", "2", "--rounds", "1",
+            "--warmup", "0", "--mesh", "g=2:gather, t=2:sequence", "--mesh", "cp=*:ring" },
+            { flags = { "--virtual", "4" } })
+        assert.equal(0, r.code, r.err)
+        assert.matches("\n#   gather keeps keys and values whole on each rank: up to 2048 bytes\n", r.out, 1, true)
+        assert.matches("\n#   sequence keeps the norm's output whole on each rank: up to 1024 bytes\n", r.out, 1, true)
+        assert.equal(2, mpi.count(r.out, " keeps "))
     end)
 
     it("hierarchical: summaries of all chunks are kept on each rank, beside its share", function()
@@ -114,6 +134,8 @@ describe("memory along an axis that splits the sequence", function()
                 assert.equal(math.max(AT_MLP // ranks, at_attention), m.activations)
                 assert.equal(0, m.buffers)
             end
+            local kept = said(ranks, "hierarchical", HEADS)[1]
+            assert.equal(ranks > 1 and FLOAT * chunks * 2 * HIDDEN or nil, kept and kept.bytes)
         end
     end)
 end)
