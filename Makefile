@@ -219,7 +219,7 @@ demo:
 
 test:
 	@.ci/deps test
-	@$(MAKE) --no-print-directory $(jobs) all units examples cuda-emu emu-plain emu-asan emu-tsan
+	@$(MAKE) --no-print-directory $(jobs) all units examples cuda-emu emu-plain emu-asan emu-tsan $(if $(NVCC),cuda)
 	@$(BUILD)/spl run tests/support/run_tests.lua --build $(BUILD)
 
 api:

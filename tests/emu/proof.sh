@@ -36,7 +36,7 @@ check "kernels against the reference" "$tests/plain/kernels_ops"
 check "kernels of half precision against the reference, threads in reverse" \
     env SPL_EMU_ORDER=reverse "$tests/plain/kernels_half"
 check "attention on tensor cores, address and undefined-behaviour sanitizers" "$tests/asan/kernels_tensor_core"
-check "attention on tensor cores, ThreadSanitizer" still "$tests/tsan/kernels_tensor_core"
+check "attention on tensor cores, ThreadSanitizer" still env "SPL_TEST_SHORT${long:+_NOT}=1" "$tests/tsan/kernels_tensor_core"
 
 if [ -n "$long" ]; then
     for name in kernels_ops kernels_half; do

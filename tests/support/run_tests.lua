@@ -47,17 +47,18 @@ end
 
 -- Runs a command, hands each line to `read`, and adds what was counted. A command that ends badly without having
 -- counted a failure is one failure.
-local function suite(title, command, read)
+local function suite(title, command, read, limit)
+    limit = limit or LIMIT
     local counts = { passed = 0, failed = 0, skipped = 0 }
     local started = spl.now()
-    local pipe = assert(io.popen(("timeout -k 10 %d %s 2>&1"):format(LIMIT, command)))
+    local pipe = assert(io.popen(("timeout -k 10 %d %s 2>&1"):format(limit, command)))
     for line in pipe:lines() do
         read(line, counts)
     end
     local _, kind, code = pipe:close()
     if counts.failed == 0 and (kind ~= "exit" or code ~= 0) then
         counts.failed = 1
-        local hung = kind == "exit" and code == 124 and ("hung: not done after %d s"):format(LIMIT)
+        local hung = kind == "exit" and code == 124 and ("hung: not done after %d s"):format(limit)
         print(("FAILED  %s: %s"):format(title, hung or ("ended with %s %d"):format(kind, code)))
     elseif counts.failed == 0 and counts.passed == 0 and counts.skipped == 0 then
         counts.failed = 1
@@ -127,7 +128,7 @@ local function unit_tests()
 end
 
 local function cuda()
-    suite("cuda, on its emulator", "sh tests/emu/proof.sh " .. o.build, read_tap)
+    suite("cuda, on its emulator", "sh tests/emu/proof.sh " .. o.build, read_tap, 3 * LIMIT)
 end
 
 local function lint()
