@@ -6,6 +6,7 @@
  * must be put together first (rows of one's own in a later step, or several stretches for one member) goes through a
  * third, which plans of common masks do not need. Parts are merged in f32 (f64), in the order of steps. */
 #include "attn.h"
+#include "trace.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -169,6 +170,7 @@ static spl_status start_exchange(travel *t, int s, spl_request **request) {
                      .send_at = t->send_at,
                      .recv_at = t->recv_at};
     SPL_TRY(spli_comm_start(rt, comm, &coll, request));
+    spli_trace_rename(rt, (*request)->traced, t->run->role);
     if (rt->hook.comm)
         rt->hook.comm(rt->hook.ctx, "keys and values", t->run->role, comm->axis, spl_coll_bytes(comm, &coll), NULL);
     return spli_ok();

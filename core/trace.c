@@ -142,13 +142,22 @@ uint64_t spli_trace_started(spl_runtime *rt, double begin, const spl_comm *c, co
     return which;
 }
 
-void spli_trace_arrived(spl_runtime *rt, uint64_t which) {
-    spli_trace *t = rt->trace;
-    if (!t || which >> 40 != t->number) return;
-    t->events[(which & ((UINT64_C(1) << 40) - 1)) - 1].end = spli_now();
+/* NULL: it was not recorded, or by a trace that is over. */
+static spli_event *started(spli_trace *t, uint64_t which) {
+    return t && which >> 40 == t->number ? &t->events[(which & ((UINT64_C(1) << 40) - 1)) - 1] : NULL;
 }
 
-void spli_trace_wait(spl_runtime *rt, double begin, const char *what) {
+void spli_trace_rename(spl_runtime *rt, uint64_t which, const char *name) {
+    spli_event *e = started(rt->trace, which);
+    if (e) e->name = text_number(rt->trace, name);
+}
+
+void spli_trace_arrived(spl_runtime *rt, uint64_t which) {
+    spli_event *e = started(rt->trace, which);
+    if (e) e->end = spli_now();
+}
+
+void spli_trace_wait(spl_runtime *rt, double begin, const char *what, int communication) {
     double end = spli_now();
     if (end - begin < LEAST_WAIT) return;
     spli_event *e = add(rt, SPLI_EVENT_WAIT, begin);
@@ -156,6 +165,7 @@ void spli_trace_wait(spl_runtime *rt, double begin, const char *what) {
     e->end = end;
     e->name = text_number(rt->trace, what);
     e->site = site_number(rt);
+    e->amount[0] = communication;
 }
 
 void spli_trace_memory(spl_runtime *rt) {

@@ -18,8 +18,10 @@ void spli_trace_op(spl_runtime *rt, spli_span span, const char *name, int moves,
 /* Communication that was started; the answer, kept in the request, says to `arrived` which it was. */
 uint64_t spli_trace_started(spl_runtime *rt, double begin, const spl_comm *c, const spl_coll *coll);
 void spli_trace_arrived(spl_runtime *rt, uint64_t which);
-/* A wait that is over. */
-void spli_trace_wait(spl_runtime *rt, double begin, const char *what);
+/* What it is part of, in place of the collective's name: "ring". The same on all members. */
+void spli_trace_rename(spl_runtime *rt, uint64_t which, const char *name);
+/* A wait that is over; `communication`: for data of something that was started. */
+void spli_trace_wait(spl_runtime *rt, double begin, const char *what, int communication);
 /* Memory was taken or given back. */
 void spli_trace_memory(spl_runtime *rt);
 void spli_trace_free(spl_runtime *rt);
@@ -40,7 +42,7 @@ typedef struct spli_event {
     int32_t kind;
     uint32_t name, subject, site, detail; /* texts */
     int32_t to, from;                     /* communication: world ranks where there is one of each, else -1 */
-    int64_t amount[4];                    /* op: FLOPs; communication: bytes; memory: bytes now by category */
+    int64_t amount[4]; /* op: FLOPs; communication: bytes; wait: is it for communication; memory: bytes by category */
 } spli_event;
 
 typedef struct spli_trace {

@@ -258,6 +258,7 @@ static void put_event(text *o, const spl_runtime *rt, const spli_trace *t, const
     if (e->kind == SPLI_EVENT_COMM) put_comm_args(o, t, e);
     else put_named(o, "result", t->texts[e->detail]);
     if (e->kind == SPLI_EVENT_OP && e->amount[0]) put(o, ",\"flops\":%" PRId64, e->amount[0]);
+    if (e->kind == SPLI_EVENT_WAIT && e->amount[0]) put(o, ",\"communication\":true");
     if (e->end == 0) put(o, ",\"under_way\":true");
     put(o, "}},\n");
 }

@@ -70,11 +70,9 @@ static spl_status wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double li
             moved = now;
         }
         if (limit >= 0 && now - moved > limit)
-            return spli_error(
-                SPL_ESTALL,
-                "rank %d waited %.1f s for %s%s%s%s and nothing moved for %.1f s; look for a rank that does not make "
-                "this call, or raise --timeout",
-                rt->rank, now - begin, what, rt->site[0] ? " (" : "", rt->site, rt->site[0] ? ")" : "", now - moved);
+            return spli_error(SPL_ESTALL, "rank %d waited %.1f s for %s%s%s%s and nothing moved for %.1f s", rt->rank,
+                              now - begin, what, rt->site[0] ? " (" : "", rt->site, rt->site[0] ? ")" : "",
+                              now - moved);
         if (watch && now - watched > WATCH_EVERY) {
             spl_status others = spli_control_watch(rt, what);
             if (others.code != SPL_OK && !(others.code == SPL_EINTERRUPT && almost_done(rt, poll, &stopped)))
@@ -89,7 +87,7 @@ spl_status spli_wait_plain(spl_runtime *rt, spli_poll poll, void *ctx, double li
     spli_activity before = (spli_activity)rt->slot->activity;
     double begin = rt->trace ? spli_now() : 0;
     spl_status status = wait_for(rt, poll, ctx, limit, watch, what);
-    if (rt->trace) spli_trace_wait(rt, begin, what);
+    if (rt->trace) spli_trace_wait(rt, begin, what, poll == poll_request);
     rt->slot->activity = before;
     return status;
 }
@@ -97,8 +95,10 @@ spl_status spli_wait_plain(spl_runtime *rt, spli_poll poll, void *ctx, double li
 spl_status spli_wait_for(spl_runtime *rt, spli_poll poll, void *ctx, double limit, int watch, const char *what) {
     spl_status status = spli_wait_plain(rt, poll, ctx, limit, watch, what);
     if (status.code == SPL_ESTALL) { /* the slot keeps what this rank waited for: others stall too, and look at it */
+        char advice[240];
         spli_now_in(rt, SPLI_IN_WAIT, what);
-        spli_report_all(rt);
+        spli_report_all(rt, advice, sizeof advice);
+        return spli_error(SPL_ESTALL, "%.220s; %s, or raise --timeout", status.message, advice);
     }
     return status;
 }

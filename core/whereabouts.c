@@ -186,6 +186,7 @@ void spli_row_of(spl_runtime *rt, int rank, spli_row *out) {
     switch ((spli_activity)s->activity) {
     case SPLI_IN_WAIT:
         copy_text(out->what, sizeof out->what, s->what, sizeof s->what);
+        out->waits = 1;
         break;
     case SPLI_IN_OP:
         memcpy(out->what, "computes ", 10);
@@ -258,13 +259,35 @@ void spli_report(spl_runtime *rt, const spli_row *rows, int n) {
         snprintf(rt->report + at, room - at, "\n  and %d more that each do something else", groups - shown);
 }
 
-void spli_report_all(spl_runtime *rt) {
+/* Who waits for something else may make a call that does not fit, or be held up as well; where all wait for the same,
+ * its sizes may differ. Only agreement tells. */
+static void advise(const spl_runtime *rt, const spli_row *rows, char *advice, size_t n) {
+    const spli_row *own = &rows[rt->rank], *other = NULL;
+    int same = 0;
+    for (int r = 0; r < rt->size && !rt->check; r++) {
+        int is_same = !strcmp(rows[r].what, own->what) && !strcmp(rows[r].where, own->where);
+        if (rows[r].waits && !is_same && !other) other = &rows[r];
+        same += rows[r].waits && is_same;
+    }
+    if (other)
+        snprintf(advice, n,
+                 "rank %d makes another call, %.60s%s%.40s%s; --check-collectives names calls that do not fit each "
+                 "other",
+                 other->rank, other->what, other->where[0] ? " (" : "", other->where, other->where[0] ? ")" : "");
+    else if (same == rt->size)
+        snprintf(advice, n, "all ranks make this call, but perhaps not with the same sizes; --check-collectives "
+                            "compares them");
+}
+
+void spli_report_all(spl_runtime *rt, char *advice, size_t n) {
+    snprintf(advice, n, "look for a rank that does not make this call");
     if (rt->size == 1 || rt->dry || !rt->places->at) return;
     spli_row *rows = calloc((size_t)rt->size, sizeof *rows);
     if (!rows) return;
     spli_ask_ranks(rt);
     for (int r = 0; r < rt->size; r++) spli_row_of(rt, r, &rows[r]);
     spli_report(rt, rows, rt->size);
+    advise(rt, rows, advice, n);
     free(rows);
 }
 

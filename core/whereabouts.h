@@ -41,6 +41,7 @@ static inline spli_activity spli_now_in(spl_runtime *rt, spli_activity activity,
 
 typedef struct spli_row { /* what the table says of a rank */
     int rank;
+    int waits; /* inside a wait of core, for `what` */
     char what[160], where[128];
 } spli_row;
 
@@ -53,7 +54,7 @@ void spli_signal_ranks(spl_runtime *rt, int number);
 void spli_row_of(spl_runtime *rt, int rank, spli_row *out);
 /* [local] Keeps a table of these rows, ranks that do the same in one, as rt->report. */
 void spli_report(spl_runtime *rt, const spli_row *rows, int n);
-/* [local] The same for all ranks of the job, as far as is known here. */
-void spli_report_all(spl_runtime *rt);
+/* [local] The same for all ranks of the job, as far as is known here. `advice`: what to look for, as that shows. */
+void spli_report_all(spl_runtime *rt, char *advice, size_t n);
 
 #endif

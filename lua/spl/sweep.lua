@@ -286,7 +286,10 @@ local function finish(s, h)
     print(("# %s: %d measured, %d refused, %d skipped, %d failed, %d took too long"):format(
         report.plural(#points, "point"), n.ok, n.refused, n.skipped, n.failed, n.timeout))
     print(("# results: %s/results.csv, results.jsonl; `spl report %s` makes a page of them"):format(h.folder, h.folder))
-    return n.failed + n.timeout
+    if n.ok == 0 then
+        io.stderr:write "spl: no point was measured; the reasons stand above\n"
+    end
+    return n.failed + n.timeout, n.ok
 end
 
 local function interrupted(s, h)
@@ -304,6 +307,20 @@ local function announce(s, points, h)
     if #h.runs > 0 then
         print(("# continuing in %s: %s already there%s"):format(h.folder, report.plural(#h.runs, "run"),
             h.torn and "; a line that was cut off is done again" or ""))
+    end
+end
+
+-- An option that the script does not have is wrong at every point, so the first one says it for all.
+local function refuse_unknown(s, run)
+    local flags = {}
+    for _, options in ipairs { s.options, run.point } do
+        for key in pairs(options) do
+            flags[flag(key)] = true
+        end
+    end
+    local given = run.status == "refused" and run.reason:match "unknown option '%-%-([^']*)'"
+    if given and (flags["--" .. given] or flags["--" .. given:gsub("^no%-", "")]) then
+        spl.error { code = "usage", message = ("%s: %s"):format(s.script, run.reason) }
     end
 end
 
@@ -325,6 +342,7 @@ local function run_all(s, h, work)
                 end
                 interrupted(s, h)
             end
+            refuse_unknown(s, run)
             store.add(h, run)
             over[w.point.key] = run.status ~= "ok"
             p.ran = p.ran + 1
@@ -338,6 +356,7 @@ end
 ---@param path string
 ---@param o? {out: string?, yes: boolean?, list: boolean?, retry: boolean?, set: string[]?}
 ---@return integer bad how many points failed or took too long
+---@return integer? good how many were measured; nil where they were only listed
 function sweep.run(path, o)
     o = o or {}
     local s = sweep_file.read(sweep_file.find(path))
@@ -362,7 +381,8 @@ end
 
 function sweep.main(...)
     local names, o = require "spl.command".read("sweep", { "FILE" }, OPTIONS, { ... })
-    if sweep.run(names[1], o) > 0 then
+    local bad, good = sweep.run(names[1], o)
+    if bad > 0 or good == 0 then
         os.exit(1)
     end
 end

@@ -8,7 +8,6 @@ local spl = require "spl"
 local report = require "spl.report"
 local trace = {}
 
-local COLLECTIVES = { "barrier", "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "broadcast" }
 local DEVICE = "the device to finish its queue"
 local LINES = 8
 
@@ -22,15 +21,6 @@ local function number(value)
     return math.type(value) and value or nil
 end
 
-local function is_communication(name)
-    for _, kind in ipairs(COLLECTIVES) do
-        if name == kind or name:sub(1, #kind + 1) == kind .. " " then
-            return true
-        end
-    end
-    return false
-end
-
 local function by_begin(a, b)
     if a.ts ~= b.ts then
         return a.ts < b.ts
@@ -39,7 +29,7 @@ local function by_begin(a, b)
 end
 
 local function new_rank(n)
-    return { rank = n, work = {}, waits = {}, comm = {}, spans = {}, peak = 0, host = "?", dropped = 0 }
+    return { rank = n, work = {}, waits = {}, comm = {}, spans = {}, memory = {}, host = "?", dropped = 0 }
 end
 
 local PLACE = { op = "work", move = "work", wait = "waits", comm = "comm", script = "spans" }
@@ -52,12 +42,12 @@ local function take_event(ranks, e)
             args = args, self = e.dur })
     elseif r and e.ph == "C" then
         local held = (number(args.activations) or 0) + (number(args.buffers) or 0)
-        r.peak = math.max(r.peak, held)
+        r.memory[#r.memory + 1] = { ts = number(e.ts) or 0, place = #r.memory, held = held }
     end
 end
 
---- [local] A trace file as tables: {ranks = {[0] = {work, waits, comm, spans, peak, host, dropped}}, size, backend,
---- complete}. Errors: code "io" or "format".
+--- [local] A trace file as tables: {ranks = {[0] = {work, waits, comm, spans, memory, host,
+--- dropped}}, size, backend, complete}. Errors: code "io" or "format".
 ---@param path string
 ---@return table
 function trace.read(path)
@@ -88,6 +78,7 @@ function trace.read(path)
     end
     table.sort(t.list, function(a, b) return a.rank < b.rank end)
     for _, r in ipairs(t.list) do
+        table.sort(r.memory, function(a, b) return a.ts < b.ts or a.ts == b.ts and a.place < b.place end)
         for _, name in ipairs { "work", "waits", "comm", "spans" } do
             table.sort(r[name], by_begin)
         end
@@ -120,7 +111,7 @@ end
 local function pair_waits(r)
     local waits = {}
     for _, w in ipairs(r.waits) do
-        if is_communication(w.name) then
+        if w.args.communication == true then
             waits[#waits + 1] = w
         end
     end
@@ -192,6 +183,21 @@ local function share_within(e, windows)
     return 0
 end
 
+-- The most that was held within the windows: each amount from its event to the next.
+local function peak_within(memory, windows)
+    local peak = 0
+    for i, m in ipairs(memory) do
+        m.stop = memory[i + 1] and memory[i + 1].ts or math.huge
+        if not windows then
+            peak = math.max(peak, m.held)
+        end
+        for _, w in ipairs(m.held > peak and windows or {}) do
+            peak = m.ts <= w.stop and m.stop > w.ts and m.held or peak
+        end
+    end
+    return peak
+end
+
 local function judge_waits(t, within)
     for _, call in ipairs(calls(t)) do
         local last, who, late = last_of(call, t.list)
@@ -226,7 +232,8 @@ end
 
 local function sum_rank(s, r, windows)
     local sum = { rank = r.rank, host = r.host, ops_us = 0, moves_us = 0, exposed_us = 0, idle_us = 0, comm_us = 0,
-        bytes = 0, peak_bytes = r.peak, late_us = r.late or 0, last = r.last or 0, dropped = r.dropped }
+        bytes = 0, peak_bytes = peak_within(r.memory, windows),
+        late_us = r.late or 0, last = r.last or 0, dropped = r.dropped }
     for _, e in ipairs(r.work) do
         local part = share_within(e, windows)
         if part > 0 then
@@ -245,7 +252,7 @@ local function sum_rank(s, r, windows)
         if part > 0 and w.name == DEVICE then
             sum.ops_us = sum.ops_us + w.dur * part
         elseif part > 0 then
-            local idle = is_communication(w.name) and (w.idle or 0) or w.dur
+            local idle = w.args.communication == true and (w.idle or 0) or w.dur
             sum.idle_us = sum.idle_us + idle * part
             sum.exposed_us = sum.exposed_us + (w.dur - idle) * part
             local line = w.args.line or "?"
@@ -366,7 +373,7 @@ local function op_rows(s, total)
         rows[i] = { o.name, tostring(o.calls), ms(o.us / #s.ranks), ms(most), share(o.us, total),
             o.flops > 0 and o.us > 0 and ("%.1f"):format(o.flops / o.us / 1e3) or "" }
     end
-    return report.aligned({ "op", "calls", "ms a rank", "most ms", "share %", "GFLOP/s a rank" }, rows,
+    return report.aligned({ "op", "calls, all ranks", "ms a rank", "most ms", "share %", "GFLOP/s a rank" }, rows,
         { false, true, true, true, true, true })
 end
 
@@ -376,8 +383,8 @@ local function comm_rows(s)
         rows[i] = { c.name, tostring(c.calls), report.bytes(c.bytes), ms(c.us / #s.ranks),
             ms(c.exposed_us / #s.ranks), c.us > 0 and ("%.2f"):format(c.bytes / c.us / 1e3) or "-" }
     end
-    return report.aligned({ "communication", "calls", "sent in all", "ms a rank", "exposed ms", "GB/s a rank" }, rows,
-        { false, true, true, true, true, true })
+    return report.aligned({ "communication", "calls, all ranks", "sent, all ranks", "ms a rank", "exposed ms",
+        "GB/s a rank" }, rows, { false, true, true, true, true, true })
 end
 
 local function line_rows(s, total)
@@ -386,7 +393,8 @@ local function line_rows(s, total)
         rows[i] = { s.lines[i].name, tostring(s.lines[i].calls), ms(s.lines[i].us / #s.ranks),
             share(s.lines[i].us, total) }
     end
-    return report.aligned({ "line of the script", "ops", "ms a rank", "share %" }, rows, { false, true, true, true })
+    return report.aligned({ "line of the script", "ops, all ranks", "ms a rank", "share %" }, rows,
+        { false, true, true, true })
 end
 
 local function span_rows(s)
@@ -395,7 +403,7 @@ local function span_rows(s)
         local p = s.spans[i]
         rows[i] = { p.name, tostring(p.calls), ms(p.us / p.calls), ms(p.most_us) }
     end
-    return report.aligned({ "span", "times", "mean ms", "most ms" }, rows, { false, true, true, true })
+    return report.aligned({ "span", "times, all ranks", "mean ms", "most ms" }, rows, { false, true, true, true })
 end
 
 local function sentence_of_critical(s)
@@ -437,6 +445,7 @@ function trace.text(s)
     end
     out[#out + 1] = rank_rows(s)
     out[#out + 1] = "# exposed: waiting for data of a collective that all have entered; idle: for ranks that have not;"
+    out[#out + 1] = "# the exposed time of sp_forward.lua and other benchmarks is both together: late ranks cost, too;"
     out[#out + 1] = "# packing: copies of redistributions; rest: outside of ops; last: collectives entered last"
     local rows = { spans = span_rows, ops = op_rows, comm = comm_rows, lines = line_rows }
     for _, name in ipairs { "spans", "ops", "comm", "lines" } do

@@ -80,6 +80,19 @@ describe("a stall without checking", function()
         row(text, "2", "runs Lua", 6)
     end)
 
+    it("names a rank that makes another call, and the option that compares calls", function()
+        local text = stall 'if rank == 1 then\nmesh:all_gather("tp", t)\nend\nmesh:all_reduce("tp", t)'
+        local who, other = text:match("^spl: rank (%d): rank %d waited [^\n]*; rank (%d) makes another call, "
+            .. "all%-%l+ on axis tp %(%S+%.lua:[68]%); %-%-check%-collectives names [^\n]*, or raise %-%-timeout")
+        assert.is_truthy(who and other and (who == "1") ~= (other == "1"), text)
+        text = stall 'mesh:all_reduce("tp", rank == 1 and t:narrow(1, 1, 4) or t)'
+        assert.matches("all ranks make this call, but perhaps not with the same sizes; --check-collectives", text, 1,
+            true)
+        text = stall 'if rank == 1 then\nwhile true do end end\nmesh:all_reduce("tp", t)'
+        assert.matches("; look for a rank that does not make this call, or raise --timeout", text, 1, true)
+        assert.is_nil(text:find("--check-collectives", 1, true))
+    end)
+
     it("shows a rank that is stuck in compute, with the op", function()
         local text = stall('if rank == 1 then\nlocal x = spl.ones { shape = { 3000, 3000 }, dtype = "f64" }\n'
             .. 'while true do spl.linear(x, x) end end\nmesh:all_reduce("tp", t)')

@@ -189,6 +189,26 @@ describe("spl sweep", function()
         assert.equal(2, sweep("return { script = 'job.lua', grid = { k = { 1 } } }", "--set", "k").code)
     end)
 
+    it("stops at the first run where the script does not know an option, with nothing kept of it", function()
+        local r = sweep([[return { script = "job.lua", grid = { k = { 1, 2, 3 }, ranks = { 1 } } }]], "--set",
+            "nonsense=3")
+        assert.equal(2, r.code, r.out)
+        assert.matches("^spl: .*job%.lua: unknown option '%-%-nonsense'", r.err)
+        assert.equal("", read "log")
+        assert.equal(0, mpi.count(read "out/results.jsonl", '"point"'))
+        os.execute("rm -r '" .. folder .. "/out'")
+        r = sweep [[return { script = "job.lua", grid = { k = { 1, 2 } }, options = { colour = false } }]]
+        assert.equal(2, r.code, r.out)
+        assert.matches("unknown option '--no-colour'", r.err, 1, true)
+    end)
+
+    it("exits 1 where nothing was measured", function()
+        local r = sweep [[return { script = "job.lua", grid = { k = { 1, 2 }, kind = { "refused" } } }]]
+        assert.equal(1, r.code, r.out)
+        assert.equal("spl: no point was measured; the reasons stand above\n", r.err)
+        assert.equal("xx", read "log")
+    end)
+
     it("asks before more than 10,000 points, and refuses a million", function()
         local list = "local t = {} for i = 1, %d do t[i] = i end return { script = 'job.lua', "
             .. "grid = { k = t, flag = { true, false } } }"

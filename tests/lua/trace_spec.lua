@@ -202,7 +202,7 @@ local function planted()
         add(rank, "op", "linear", 0, 200 + late, { flops = 2000000 })
         add(rank, "move", "all-reduce", 200 + late, 410 - late) -- 10 us of packing
         add(rank, "comm", "all-reduce", 205 + late, 400 - late, { bytes = 512, axis = "tp", ranks = "0 1" })
-        add(rank, "wait", "all-reduce on axis tp", 205 + late, 399.9 - late)
+        add(rank, "wait", "rows of it along tp", 205 + late, 399.9 - late, { communication = true })
         add(rank, "wait", "a gather of bytes", 620, 50)
         add(rank, "op", "norm", 700, 100, { line = "b.lua:1" })
     end
@@ -249,7 +249,7 @@ describe("spl trace", function()
     it("does not call idle what computed while another was late", function()
         local data = planted()
         for _, e in ipairs(data.traceEvents) do
-            if e.pid == 0 and e.name == "all-reduce on axis tp" then
+            if e.pid == 0 and e.name == "rows of it along tp" then
                 e.ts, e.dur = 555, 49.9 -- it came to wait only when the other had long been there
             end
         end
@@ -271,6 +271,40 @@ describe("spl trace", function()
         assert.equal(0, s.ranks[2].last)
         assert.equal("round", s.spans[1].name)
         near(300, summary(data, true).ranks[1].ops_us)
+    end)
+
+    it("takes the peak of memory from what was held within those spans, also since before them", function()
+        local data = planted()
+        local function hold(ts, bytes)
+            table.insert(data.traceEvents, { ph = "C", pid = 0, name = "memory", ts = ts,
+                args = { activations = bytes, buffers = 0 } })
+        end
+        hold(100, 1 << 20) -- before the span
+        hold(640, 3000)
+        hold(700, 2500)
+        hold(750.5, 1 << 21) -- after it
+        table.insert(data.traceEvents, { ph = "X", pid = 0, tid = 3, cat = "script", name = "round", ts = 650,
+            dur = 100, args = {} })
+        assert.equal(3000, summary(data).ranks[1].peak_bytes)
+        assert.equal(1 << 21, summary(data, true).ranks[1].peak_bytes)
+    end)
+
+    it("names a ring by its role, knows its waits for communication, and has the peak of the benchmark", function()
+        local path = fresh()
+        local r = mpi.run(2, "sp_forward.lua", { "--seq", "512", "--hidden", "32", "--heads", "4", "--rounds", "3",
+            "--warmup", "1", "--mesh", "cp=*:ring", "--json" }, { flags = { "--trace", path } })
+        assert.equal(0, r.code, r.err)
+        local row, s, peak = json.decode(r.out), trace.summary(path), 0
+        assert.same({ 1, "ring, cp", 6 }, { #s.comm, s.comm[1].name, s.comm[1].calls })
+        assert.equal(3, s.calls)
+        for _, rank in ipairs(s.ranks) do peak = math.max(peak, rank.peak_bytes) end
+        assert.is_true(peak <= row.peak_bytes and peak > row.peak_bytes // 2, ("%s, not %s"):format(peak,
+            row.peak_bytes))
+        for _, e in ipairs(read(path).traceEvents) do
+            if e.name == "keys and values along cp" or e.name == "the device to finish its queue" then
+                assert.equal(e.name:match "^keys" ~= nil, e.args.communication or false)
+            end
+        end
     end)
 
     it("says when events are missing or the run had failed", function()
