@@ -93,6 +93,9 @@ int lspl_output_broken(char *message, size_t n);
 void lspl_hold_standard_files(void);
 /* May start the program anew. */
 void lspl_prepare_libraries(char **argv);
+/* [local] The OpenBLAS kernels that the environment asks for, when it was not this program that did; else NULL.
+ * *better: faster ones that the processor has, or NULL. */
+const char *lspl_forced_kernels(const char **better);
 
 /* launch.c: starts mpirun with this same program. Returns the job's exit code. */
 int lspl_launch(const lspl_options *options);

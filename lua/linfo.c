@@ -116,6 +116,12 @@ static int l_facts(lua_State *L) {
     set(L, "backend_description", spl_backend_describe(rt));
     set(L, "kernels", spl_backend_kernels(rt));
     set(L, "blas_choice", getenv("OPENBLAS_CORETYPE"));
+    const char *better, *forced = lspl_forced_kernels(&better);
+    if (forced) {
+        snprintf(text, sizeof text, "OPENBLAS_CORETYPE=%.40s is set in the environment%s%s", forced,
+                 better ? "; this processor has faster kernels, such as " : "", better ? better : "");
+        set(L, "blas_forced", text);
+    }
     lspl_record(L);
     return 1;
 }

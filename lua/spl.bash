@@ -41,7 +41,7 @@ _spl() {
     --trace | --out) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
     esac
     if [[ $command == help && $word != -* ]]; then
-        mapfile -t COMPREPLY < <(compgen -W "$(_spl_commands "$program") api roles scripts sweeps" -- "$word")
+        mapfile -t COMPREPLY < <(compgen -W "$(_spl_commands "$program") api roles schemes scripts sweeps" -- "$word")
         return
     fi
     for (( i = 2; i < COMP_CWORD; i++ )); do

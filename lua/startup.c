@@ -11,10 +11,12 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 #include "host.h"
 
 #define CHOICE "OPENBLAS_CORETYPE"
+#define OWN_CHOICE "SPL_CORETYPE" /* what was set here, so that ranks that inherit it know whose choice it is */
 #define SPIN "GOMP_SPINCOUNT"
 #define SPIN_TURNS "3000" /* of about 40 ns */
 
@@ -43,9 +45,29 @@ static int choose_kernels(void) {
     for (int i = 0; better && fallbacks[i]; i++) {
         if (strcmp(name, fallbacks[i])) continue;
         setenv(CHOICE, better, 1);
+        setenv(OWN_CHOICE, better, 1);
         return 1;
     }
     return 0;
+}
+
+/* Kernels of one level are about as fast as each other on a processor that has it. */
+static int level_of(const char *kernels) {
+    static const char *const wide[] = {"SkylakeX", "Cooperlake", "SapphireRapids", "Zen4", NULL};
+    static const char *const middle[] = {"Haswell", "Zen", "Excavator", NULL};
+    for (int i = 0; wide[i]; i++)
+        if (strcasecmp(kernels, wide[i]) == 0) return 2;
+    for (int i = 0; middle[i]; i++)
+        if (strcasecmp(kernels, middle[i]) == 0) return 1;
+    return 0;
+}
+
+const char *lspl_forced_kernels(const char **better) {
+    const char *given = getenv(CHOICE), *own = getenv(OWN_CHOICE), *best = best_kernels();
+    *better = NULL;
+    if (!given || (own && strcmp(own, given) == 0)) return NULL;
+    if (best && level_of(best) > level_of(given)) *better = best;
+    return given;
 }
 
 static int choose_waiting(void) {

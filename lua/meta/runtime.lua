@@ -80,7 +80,8 @@ function spl.now() end
 ---@return string
 function spl.host() end
 
---- [local] The machine, the libraries and the build, as `spl info` prints them.
+--- [local] The machine, the libraries and the build, as `spl info` prints them. blas_forced says so where the
+--- environment has chosen the kernels of OpenBLAS; it is nil where they are the library's or spl's own choice.
 ---@return table
 function spl.facts() end
 

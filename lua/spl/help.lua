@@ -319,6 +319,16 @@ function help.scripts()
     return table.concat(out, "\n")
 end
 
+-- Is there a public function or a kind of object of this name?
+local function is_name(wanted)
+    for _, e in ipairs(all()) do
+        if e.public and (e.name:lower() == wanted or e.name:match "^[%w_]+":lower() == wanted) then
+            return true
+        end
+    end
+    return false
+end
+
 --- [local] The text of one topic ("block", "mesh.parse", "tensor:gather", "tensor.shape", "roles", "api"), or nil, the
 --- nearest name.
 ---@param topic string
@@ -327,7 +337,9 @@ function help.text(topic)
     local wanted = topic:gsub("^spl%.", ""):lower()
     if wanted == "api" or wanted == "scripts" then
         return help[wanted]()
-    elseif topics.list[wanted] then
+    end
+    wanted = topics.alias[wanted] and not is_name(wanted) and topics.alias[wanted] or wanted
+    if topics.list[wanted] then
         return topics.list[wanted].text()
     end
     local found, shown, out = {}, {}, {}
@@ -376,7 +388,7 @@ end
 function help.help(topic)
     local text, near = nil, nil
     if topic == nil then
-        text = "Topics: api (all functions), scripts, roles, or the name of a function, object, field or module: "
+        text = "Topics: api (all functions), scripts, roles, schemes, or the name of a function, object, field or module: "
             .. "block, tensor:gather, tensor.shape, json"
     elseif type(topic) == "string" then
         text, near = help.text(topic)

@@ -17,7 +17,8 @@ function info.lines()
         { "affinity", ("cores %s: %d of %d"):format(f.affinity, f.cores_allowed, f.cores) },
         { "ranks", ("%d, %d thread%s each"):format(f.ranks, f.threads, f.threads == 1 and "" or "s") },
         { "backend", f.backend_description },
-        { "blas", f.blas .. (f.blas_choice and "; OPENBLAS_CORETYPE=" .. f.blas_choice or "") },
+        { "blas", f.blas .. (f.blas_forced and "; " .. f.blas_forced
+            or f.blas_choice and ("; OPENBLAS_CORETYPE=%s, set by spl"):format(f.blas_choice) or "") },
     }
     for ops, kernel in f.kernels:gmatch "([^\n]-): ([^\n]+)" do
         lines[#lines + 1] = { #lines == 7 and "kernels" or "", ops .. ": " .. kernel }

@@ -80,6 +80,30 @@ local function compile(text, name)
     return load(text, name)
 end
 
+-- What to write in place of words that other prompts take, or nil.
+local function meant(text)
+    local word, rest = text:match "^%s*(%a+)%s*%(?%s*([%w_.:-]*)%s*%)?%s*$"
+    if (word == "exit" or word == "quit") and rest == "" then
+        return "to end the session write :quit, or press Ctrl-D; os.exit() ends it too"
+    elseif word == "help" and rest ~= "" and not text:find("(", 1, true) then
+        return ("write :help %s, or help \"%s\""):format(rest, rest)
+    end
+end
+
+-- What is said of a name alone that no global has. In a script it is an error; here it is what Lua says, nil.
+local function undefined(word)
+    if rawget(_G, word) ~= nil or word == "nil" or word == "_" then
+        return nil
+    end
+    local names = {}
+    for name in pairs(_G) do
+        names[#names + 1] = type(name) == "string" and name or nil
+    end
+    table.sort(names)
+    local near = core.nearest(word, names)
+    return ("   (there is no global '%s'%s)"):format(word, near and ("; did you mean '%s'?"):format(near) or "")
+end
+
 -- What `text` asks for; its results are printed.
 local function evaluate(text, name)
     if text:match("^%s*=") then -- as in Lua 5.1
@@ -87,14 +111,19 @@ local function evaluate(text, name)
     end
     local chunk, message = compile(text, name)
     if not chunk then
-        core.error { code = "usage", message = message }
+        core.error { code = "usage", message = meant(text) or message }
+    end
+    local word, call = text:match "^%s*([%a_][%w_]*)%s*(%(?%s*%)?)%s*$"
+    if word and rawget(_G, word) == nil and meant(word) then
+        core.error { code = "usage", message = meant(word) }
     end
     local results = table.pack(chunk())
     if results.n > 0 then
         _G._ = results[1]
         for i = 1, results.n do
-            write(show.text(results[i]) .. (i < results.n and "\t" or "\n"))
+            write(show.text(results[i]) .. (i < results.n and "\t" or ""))
         end
+        write((word and call == "" and results[1] == nil and undefined(word) or "") .. "\n")
     end
 end
 

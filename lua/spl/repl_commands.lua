@@ -141,9 +141,9 @@ end
 function commands.overview()
     local out = {
         "Every rank runs each line; equal answers are printed once, with their ranks: [0-3]. An expression needs no",
-        "`return`, a line that is not whole goes on in the next, and a name given without `local` stays. `_` is the",
-        "last answer. @2 EXPR runs on rank 2 alone, @0,3 or @0-2 on several. What a line prints comes when all ranks",
-        "are done with it.",
+        "`return`, a line that is not whole goes on in the next, and a name given without `local` stays; one that was",
+        "never given is nil here, and an error in a script. `_` is the last answer. @2 EXPR runs on rank 2 alone,",
+        "@0,3 or @0-2 on several. What a line prints comes when all ranks are done with it.",
         "",
     }
     for _, entry in ipairs(list) do

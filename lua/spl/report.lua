@@ -174,6 +174,9 @@ function report.machine()
             lines[#lines + 1], first = who .. ": " .. r.text, i + 1
         end
     end
+    if f.blas_forced and f.backend ~= "null" then
+        lines[#lines + 1] = f.blas_forced .. "; speed and gemm % are those of these kernels"
+    end
     if f.backend == "null" then
         lines[#lines + 1] = "so there are no times, and no values to check"
     elseif core.virtual() then

@@ -1,4 +1,4 @@
--- topics.lua: help on what is no function: how meshes give roles to their axes.
+-- topics.lua: help on what is no function: roles of axes, schemes, long sequences, sweeps.
 local topics = {}
 
 -- What is split along an axis of each role, and where it communicates; whether this version has it.
@@ -89,10 +89,34 @@ them equal work under windows too.
   spl run -n 2 sp_forward.lua --mesh cp=*:ring --scheme zigzag     a block
   spl help attention, attention_tile, attention_merge              for scripts]]
 
+local SCHEMES = [[
+A scheme deals the sequence out to the ranks of ring, gather and ulysses axes; the roles data, tensor,
+sequence and hierarchical know contiguous alone. 12 tokens on 3 ranks:
+
+  contiguous   0: 1-4         1: 5-8         2: 9-12        one stretch each
+  zigzag       0: 1-2,11-12   1: 3-4,9-10    2: 5-8         chunks r and 2P-1-r of 2P
+  striped      0: 1,4,7,10    1: 2,5,8,11    2: 3,6,9,12    every P-th token
+
+Under a causal mask a rank with early tokens sees little and one with late tokens much: zigzag and striped
+give all the same work. zigzag deals out packed documents (docs:N,N,...) each by itself; striped has equal
+work under windows too. What comes out is the same under any of them.
+
+  block:schedule(mesh, { scheme = "zigzag" })                        in a script
+  spl run -n 2 sp_forward.lua --mesh cp=*:ring --scheme zigzag
+  spl check -n 3 --role ring                                         all of them against fp64]]
+
+-- Words that people look up, and what says them, where there is no function or object of that name.
+topics.alias = { scheme = "schemes", contiguous = "schemes", zigzag = "schemes", striped = "schemes", masks = "mask",
+    role = "roles", usp = "roles", megatron = "roles" }
+for _, role in ipairs(topics.role_list) do
+    topics.alias[role[1]] = "roles"
+end
+
 topics.list = {
-    ["long-context"] = { text = function() return LONG end, also = {} },
+    schemes = { text = function() return SCHEMES end, also = { ["block:schedule"] = true } },
+    ["long-context"] = { text = function() return LONG end, also = { mask = true, masks = true } },
     sweeps = { text = function() return SWEEPS end, also = {} },
-    roles = { text = roles, also = { mesh = true, ["block:schedule"] = true } },
+    roles = { text = roles, also = { mesh = true, gather = true, ["block:schedule"] = true } },
 }
 
 return topics

@@ -114,6 +114,49 @@ describe("spl help", function()
     end)
 end)
 
+describe("words of the field that are no function", function()
+    it("lead to the topic that says them", function()
+        for word, topic in pairs { scheme = "schemes", zigzag = "schemes", striped = "schemes", role = "roles",
+            ring = "roles", hierarchical = "roles", ulysses = "roles", data = "roles" } do
+            assert.equal(of(topic), of(word), word)
+        end
+        for word, said in pairs { tensor = "^spl%.tensor%(o%)", gather = "^spl%.gather%(", masks = "window:W",
+            mask = "window:W" } do
+            assert.matches(said, of(word))
+        end
+    end)
+
+    it("and what schemes deal out is what is said", function()
+        local text = of "schemes"
+        local r = mpi.run(1, [[local spl = require "spl"
+            for _, scheme in ipairs { "contiguous", "zigzag", "striped" } do
+                local x = spl.block { hidden = 2, heads = 1 }:schedule(spl.mesh "cp=*:ring", { scheme = scheme })
+                    :input { seq = 12 }
+                local rows = {}
+                for _, s in ipairs(x.layout:segments(2)) do
+                    for i = 0, s.length - 1 do rows[#rows + 1] = s.start + i * s.stride end
+                end
+                local all = spl.gather(table.concat(rows, ","))
+                if spl.rank() == 0 then print(scheme, table.concat(all, " ")) end
+            end]], nil, { flags = { "--virtual", "3" } })
+        assert.equal(0, r.code, r.err)
+        local n = 0
+        for scheme, held in r.out:gmatch "(%l+)\t([^\n]+)" do
+            local parts = {}
+            for part in text:match("\n  " .. scheme .. "([^\n]*)"):gmatch "%d: (%S+)" do
+                parts[#parts + 1] = part:gsub("(%d+)%-(%d+)", function(a, b)
+                    local rows = {}
+                    for i = a, b do rows[#rows + 1] = math.tointeger(i) end
+                    return table.concat(rows, ",")
+                end)
+            end
+            assert.equal(held, table.concat(parts, " "), scheme)
+            n = n + 1
+        end
+        assert.equal(3, n)
+    end)
+end)
+
 describe("help on roles", function()
     it("names all nine, and says which of them a block can use", function()
         assert.equal(9, #topics.role_list)

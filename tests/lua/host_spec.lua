@@ -100,6 +100,17 @@ describe("the command line", function()
         end
     end)
 
+    it("says who chose the kernels of OpenBLAS, as headers of benchmarks do", function()
+        local set = "OPENBLAS_CORETYPE=Haswell is set in the environment"
+        local r = mpi.spl({ "info" }, { env = { OPENBLAS_CORETYPE = "Haswell" } })
+        assert.matches(set, r.out:match("\nblas[^\n]*"), 1, true)
+        r = mpi.run(2, "bench_comm.lua", { "--op", "broadcast", "--max", "8", "--rounds", "1" },
+            { env = { OPENBLAS_CORETYPE = "Haswell" } })
+        assert.equal(1, mpi.count(r.out, "#  " .. set))
+        r = mpi.command { "env", "-u", "OPENBLAS_CORETYPE", spl.executable(), "info" }
+        assert.is_nil(r.out:find("environment", 1, true))
+    end)
+
     it("helps with functions of the API", function()
         local r = mpi.spl { "help", "barrier" }
         assert.equal(0, r.code)

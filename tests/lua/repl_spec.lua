@@ -54,6 +54,14 @@ describe("the prompt from a pipe", function()
         assert.matches("m = tp=3\n      tp=0 tp=1 tp=2\n      0    1    2\n", out, 1, true)
     end)
 
+    it("says what to write for words of other prompts, and that a name is of no global", function()
+        local r = session(2, "exit\nquit()\nhelp block\nspll\nzz = 1\nzz\nnil\nquit = 3\nquit\n")
+        assert.same({ 0, "[0-1] nil   (there is no global 'spll'; did you mean 'spl'?)\n[0-1] 1\n[0-1] nil\n[0-1] 3\n" },
+            { r.code, r.out })
+        assert.equal(2, mpi.count(r.err, "error: to end the session write :quit, or press Ctrl-D"))
+        assert.matches("error: write :help block, or help \"block\"\n", r.err, 1, true)
+    end)
+
     it("exits 0 at the end of its input, also after lines that failed", function()
         local r = session(1, "error 'no'\nx = = 1\nlocal t = nil; t.x = 1\nfor i = 1, 2 do\n")
         assert.same({ 0, "" }, { r.code, r.out })
