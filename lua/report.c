@@ -37,7 +37,7 @@ void lspl_adopt(void) {
     launcher.terminal = mark[0] == LSPL_MARK_TERMINAL;
     snprintf(launcher.folder, sizeof launcher.folder, "%s", mark + 1);
     unsetenv(LSPL_LAUNCHER_MARK); /* what a script starts is no rank of ours */
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* mpirun, told twice to end, leaves its ranks behind */
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* mpirun, told twice to end, leaves its ranks behind */
     if (!launcher.folder[0] || !lspl_launched(&rank, &size)) {
         launcher.folder[0] = 0;
         return;

@@ -4,6 +4,12 @@
 #include <stdlib.h>
 
 #if defined(__SANITIZE_ADDRESS__)
+/* libedit keeps two names of its own */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) {
+    return "leak:wcsdup\n";
+}
+
 int __lsan_is_turned_off(void);
 int __lsan_is_turned_off(void) {
     return getenv("OMPI_COMM_WORLD_RANK") != NULL;
