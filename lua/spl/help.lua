@@ -370,11 +370,14 @@ function help.text(topic)
     elseif #found == 0 and not add_group(out, wanted) then
         return nil, core.nearest(wanted, known_names())
     end
+    local belonging = {}
     for name, other in pairs(topics.list) do
-        if other.also[found[1] and found[1].name] then
-            out[#out + 1] = "\n" .. other.text()
-            out[#out + 1] = "(`spl help " .. name .. "` shows this alone.)"
-        end
+        belonging[#belonging + 1] = other.also[found[1] and found[1].name] and name or nil
+    end
+    table.sort(belonging)
+    for _, name in ipairs(belonging) do
+        out[#out + 1] = "\n" .. topics.list[name].text()
+        out[#out + 1] = "(`spl help " .. name .. "` shows this alone.)"
     end
     add_members(out, wanted)
     add_related(out, wanted, shown)
