@@ -391,8 +391,8 @@ end
 function help.help(topic)
     local text, near = nil, nil
     if topic == nil then
-        text = "Topics: api (all functions), scripts, roles, schemes, or the name of a function, object, field or module: "
-            .. "block, tensor:gather, tensor.shape, json"
+        text = "Topics: api (all functions), scripts, roles, schemes, or the name of a function, object, field or "
+            .. "module: block, tensor:gather, tensor.shape, json"
     elseif type(topic) == "string" then
         text, near = help.text(topic)
     else

@@ -73,8 +73,8 @@ describe("spl check", function()
             "--axes", "1")
         assert.equal(0, r.code, r.err)
         local empty = "  |"
-        assert.matches("\n| `ring` | yes | yes | yes | yes |" .. empty:rep(6) .. " yes |" .. empty:rep(3) .. "\n", r.out,
-            1, true)
+        assert.matches("\n| `ring` | yes | yes | yes | yes |" .. empty:rep(6) .. " yes |" .. empty:rep(3) .. "\n",
+            r.out, 1, true)
         assert.matches("\n| `data` | yes | – | – | yes |", r.out, 1, true)
         assert.matches("\n| `gather` |" .. empty:rep(14) .. "\n", r.out, 1, true)
     end)

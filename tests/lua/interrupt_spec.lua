@@ -188,7 +188,7 @@ describe("virtual ranks", function()
     it("that wait for one that computes for ever stall after the time limit", function()
         local r = mpi.run(1, "local spl = require 'spl'\nif spl.rank() == 1 then " .. LOOP .. " end spl.barrier()", nil,
             { flags = { "--virtual", "3", "--timeout", "2" }, limit = 60,
-                env = mpi.sanitized() and { ASAN_OPTIONS = "detect_leaks=0" } }) -- the one that computes is left as it is
+                env = mpi.sanitized() and { ASAN_OPTIONS = "detect_leaks=0" } }) -- one is left as it is
         assert.equal(4, r.code)
         assert.matches("waited %d", r.err)
     end)

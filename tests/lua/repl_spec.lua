@@ -56,8 +56,8 @@ describe("the prompt from a pipe", function()
 
     it("says what to write for words of other prompts, and that a name is of no global", function()
         local r = session(2, "exit\nquit()\nhelp block\nspll\nzz = 1\nzz\nnil\nquit = 3\nquit\n")
-        assert.same({ 0, "[0-1] nil   (there is no global 'spll'; did you mean 'spl'?)\n[0-1] 1\n[0-1] nil\n[0-1] 3\n" },
-            { r.code, r.out })
+        assert.same({ 0, "[0-1] nil   (there is no global 'spll'; did you mean 'spl'?)\n[0-1] 1\n[0-1] nil\n"
+            .. "[0-1] 3\n" }, { r.code, r.out })
         assert.equal(2, mpi.count(r.err, "error: to end the session write :quit, or press Ctrl-D"))
         assert.matches("error: write :help block, or help \"block\"\n", r.err, 1, true)
     end)
