@@ -26,8 +26,8 @@ const char lspl_usage[] =
     "        scripts: what comes with spl; a script's name, such as sp_forward: its options\n"
     "        api: all functions of the Lua API, by concept; the name of a function, an object or a field, such as\n"
     "        block, tensor:gather, tensor.shape, mesh.parse: what it does\n"
-    "        roles: what the axes of a mesh may do; schemes: how a sequence is dealt out; sweeps: what stands in the file "
-    "of a sweep\n"
+    "        roles: what the axes of a mesh may do; schemes: how a sequence is dealt out; sweeps: what stands in "
+    "the file of a sweep\n"
     "\n"
     "`spl COMMAND --help` tells more. Exit codes: 0 good; 1 the script failed or a result is wrong; 2 the command\n"
     "line is wrong; 3 the environment lacks something; 4 ranks disagreed or stalled.\n";
