@@ -2,13 +2,23 @@
 -- what theory counts with. Rows and keys are global positions from 1.
 local deal = {}
 
--- Balanced split: where part `c` of `parts` begins (from 0) and how many of n it has; the first n % parts have one
--- more.
+--- [local] Balanced split: where part `c` of `parts` begins and how many of n it has; the first n % parts have one
+--- more.
+---@param n integer
+---@param parts integer
+---@param c integer from 0
+---@return integer begin from 0
+---@return integer length
 function deal.part(n, parts, c)
     local each, more = n // parts, n % parts
     return c * each + math.min(c, more), each + (c < more and 1 or 0)
 end
 
+--- [local] How many of n part `c` of `parts` has.
+---@param n integer
+---@param parts integer
+---@param c integer from 0
+---@return integer length
 function deal.share(n, parts, c)
     local _, length = deal.part(n, parts, c)
     return length
@@ -17,7 +27,9 @@ end
 -- Ring and hierarchical axes split the sequence first, then gather, ulysses and sequence; equals in mesh order.
 local NEST = { ring = 1, hierarchical = 1, gather = 2, ulysses = 3, sequence = 4 }
 
--- The role in whose way keys travel.
+--- [local] The role in whose way keys travel.
+---@param axes table[] { {size=, role=, coord=}, ... } in mesh order
+---@return string? role hierarchical, ring or gather
 function deal.way(axes)
     for _, role in ipairs { "hierarchical", "ring", "gather" } do
         for _, axis in ipairs(axes) do
@@ -60,8 +72,14 @@ local function deal_out(list, P, c, scheme, documents, unit)
     return out
 end
 
--- Rows of the sequence at coordinates: coord_of(axis) says each. Axes of the roles in `whole` do not split it, and,
--- since attention sees the sequence so, neither do those of the role sequence; with `but` they do, except those in it.
+--- [local] Rows of the sequence at coordinates. Axes of the roles in `whole` do not split it, and, since attention sees
+--- the sequence so, neither do those of the role sequence; with `but` they do, except those in it.
+---@param axes table[] as deal.way
+---@param o table {seq=, scheme=, chunk=, documents=}
+---@param coord_of function (axis) -> integer
+---@param whole table? set of roles
+---@param but table? set of axes
+---@return integer[] rows global positions in the order in which they are held
 function deal.rows(axes, o, coord_of, whole, but)
     local order, way, first = {}, deal.way(axes), true
     for _, axis in ipairs(axes) do
@@ -89,8 +107,11 @@ function deal.rows(axes, o, coord_of, whole, but)
     return list
 end
 
--- Members of the group of all axes of a role: each as coordinates by axis, the last axis fastest; and this rank's
--- number.
+--- [local] Members of the group of all axes of a role, the last axis fastest; and this rank's number.
+---@param axes table[] as deal.way
+---@param role string
+---@return table[] members each as coordinates by axis
+---@return integer me
 function deal.members(axes, role)
     local list, me = { {} }, 1
     for _, axis in ipairs(axes) do
@@ -109,8 +130,13 @@ function deal.members(axes, role)
     return list, me
 end
 
--- Rows that this rank sends in all-gathers along the axes of a role, the innermost first, from `mine` rows;
--- count(there) says how many a member has (as deal.rows without ulysses).
+--- [local] Rows that this rank sends in all-gathers along the axes of a role, the innermost first.
+---@param axes table[] as deal.way
+---@param o table as deal.rows
+---@param role string
+---@param mine integer rows that this rank has
+---@param count function? (coord_of) -> rows that a member has (as deal.rows without ulysses)
+---@return integer rows
 function deal.gathered(axes, o, role, mine, count)
     local sent, list = 0, {}
     for _, axis in ipairs(axes) do
@@ -143,7 +169,10 @@ function deal.gathered(axes, o, role, mine, count)
     return sent
 end
 
--- Iterates over the intervals first, last of keys that a query sees, one a slice; slices as mask:slices gives them.
+--- [local] Iterates over the intervals of keys that a query sees, one a slice.
+---@param slices table[] as mask:slices gives them
+---@param q integer
+---@return function next gives first, last
 function deal.visible(slices, q)
     local i = 0
     return function()
@@ -160,7 +189,13 @@ function deal.visible(slices, q)
     end
 end
 
--- How many tiles of `rows` queries by `keys` keys hold a visible pair; the lists are cut in their own order.
+--- [local] How many tiles of `rows` queries by `keys` keys hold a visible pair; the lists are cut in their own order.
+---@param slices table[] as mask:slices gives them
+---@param queries integer[]
+---@param source integer[] keys
+---@param rows integer
+---@param keys integer
+---@return integer tiles
 function deal.tiles(slices, queries, source, rows, keys)
     local blocks = {} -- of the source: the stretches of consecutive keys of each
     for k = 1, #source, keys do

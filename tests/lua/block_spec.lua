@@ -469,7 +469,7 @@ describe("FLOPs and bytes", function()
         assert.equal(0, bytes { { role = "data", size = 2, coord = 0 } })
         local data, sequence = { role = "data", size = 2, coord = 1 }, { role = "sequence", size = 3, coord = 0 }
         assert.equal(2 * 4 * 6 * (4 * 2 + 6), bytes { data, sequence })
-        assert.is_nil(bytes { { role = "ring", size = 2, coord = 0 } })
+        assert.is_nil(bytes { { role = "fsdp", size = 2, coord = 0 } })
     end)
 
     it("are explained op by op", function()
