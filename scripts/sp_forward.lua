@@ -4,6 +4,7 @@
 local spl = require "spl"
 local keeps = require "spl.keeps"
 local report = require "spl.report"
+local spread = require "spl.spread"
 local theory = require "spl.theory"
 local masks = require "spl.masks"
 local json = require "spl.json"
@@ -289,6 +290,10 @@ local function run(row, config, mask)
     end
     show_kept(blk, row, config)
     row.tokens_per_s = r.ms_p50 and row.batch * o.seq / r.ms_p50 * 1e3
+    if r.ms_p50 then
+        local tokens, several = row.batch * o.seq, o.rounds > 1
+        row.y, row.low, row.high = r.ms_p50 / tokens, several and r.ms_min / tokens, several and r.ms_p99 / tokens
+    end
     if o.json then
         local hierarchical = has_role(mesh, "hierarchical")
         report.json_line(JSON_KEYS, { mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(),
@@ -310,16 +315,28 @@ local function run(row, config, mask)
     return checked and checked.wrong or 0, as_theory
 end
 
--- The mesh that does most tokens a second, where there is a choice.
-local function show_fastest(list)
-    local best
-    for _, row in ipairs(list) do
-        if row.tokens_per_s and (not best or row.tokens_per_s > best.tokens_per_s) then
-            best = row
+-- Equal for rows that run the same program: axes of one rank split nothing (and hierarchical leaves out rows even so).
+local function program(row)
+    local parts = {}
+    for _, axis in ipairs(spl.mesh.parse(row.mesh).axes) do
+        if axis.size > 1 or axis.role == "hierarchical" then
+            parts[#parts + 1] = ("%s %d"):format(axis.role, axis.size)
         end
     end
-    if best and #list > 1 then
-        say("# fastest: %s, %.0f tokens/s (batch x seq / time)", best.name, best.tokens_per_s)
+    return ("%d: %s%s"):format(row.batch, table.concat(parts, ", "), #parts > 0 and " " .. row.scheme or "")
+end
+
+-- The mesh that does most tokens a second, where there is a choice.
+local function show_fastest(list)
+    local timed = {}
+    for _, row in ipairs(list) do
+        row.program = program(row)
+        timed[#timed + 1] = row.y and row or nil
+    end
+    if #timed > 1 then
+        local best, words = spread.fastest(timed)
+        say("# %s%s", best and ("fastest: %s, %.0f tokens/s (batch x seq / time)"):format(best.name,
+            best.tokens_per_s) or "", words)
     end
 end
 

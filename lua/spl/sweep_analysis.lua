@@ -1,8 +1,10 @@
 -- sweep_analysis.lua: what a sweep's results say: which schedule wins where, where one overtakes another, efficiency,
 -- where communication dominates, memory; as data and as sentences.
 --
--- A schedule is what the roles of a mesh say: "ring", or with several axes "data 2 × ring 4". One rank has no schedule.
+-- A schedule is what the roles of a mesh and the scheme say: "ring zigzag", or with several axes "data 2 × ring 4". One
+-- rank has no schedule.
 local report = require "spl.report"
+local spread = require "spl.spread"
 local store = require "spl.sweep_store"
 local analysis = {}
 
@@ -12,25 +14,27 @@ local CLOSE = 0.02    -- two times within this are not told apart
 --- [local] The schedule that a mesh stands for.
 ---@param mesh string
 ---@param ranks integer
+---@param scheme? any of the deal of the sequence, where it is known
 ---@return string
-function analysis.schedule(mesh, ranks)
+function analysis.schedule(mesh, ranks, scheme)
     if ranks == 1 then
-        return "one rank"
+        return mesh:find(":hierarchical", 1, true) and "one rank hierarchical" or "one rank"
     end
+    local deal = type(scheme) == "string" and scheme ~= "contiguous" and " " .. scheme or ""
     local parts = {}
     for name, size, role in mesh:gmatch "([%w_]+)=([%d*]+):?(%a*)" do
         parts[#parts + 1] = { role = role ~= "" and role or name, size = size }
     end
     if #parts == 0 then
-        return mesh
+        return mesh .. deal
     elseif #parts == 1 then
-        return parts[1].role
+        return parts[1].role .. deal
     end
     local words = {}
     for i, p in ipairs(parts) do
         words[i] = p.role .. (p.size == "*" and "" or " " .. p.size)
     end
-    return table.concat(words, " × ")
+    return table.concat(words, " × ") .. deal
 end
 
 local function number(value)
@@ -42,7 +46,8 @@ local function other_parameters(points, spec)
     local values, names = {}, {}
     for _, p in ipairs(points) do
         for key, value in pairs(p.point) do
-            if key ~= "ranks" and key ~= spec.x and key ~= spec.series then
+            local in_schedule = key == "scheme" and spec.series == "mesh"
+            if key ~= "ranks" and key ~= spec.x and key ~= spec.series and not in_schedule then
                 values[key] = values[key] or {}
                 values[key][tostring(value)] = true
             end
@@ -79,13 +84,38 @@ local function record(p, row, spec, others)
     end
     local series = tostring(get(spec.series) or row.name or row.op or "")
     if spec.series == "mesh" then
-        series = analysis.schedule(series, ranks)
+        series = analysis.schedule(series, ranks, get "scheme")
     end
     for _, key in ipairs(others) do
         series = ("%s, %s %s"):format(series, key, tostring(p.point[key]))
     end
     return { ranks = ranks, x = number(get(spec.x)), y = number(get(spec.y)), series = series,
         low = number(row[spec.y .. "_low"]), high = number(row[spec.y .. "_high"]), row = row, point = p.point }
+end
+
+-- On one rank nothing is split, so all meshes are the same program: one record with the spread of all of them.
+local function fold_one_rank(records)
+    local list, by_place = {}, {}
+    for _, r in ipairs(records) do
+        local place = r.ranks == 1 and r.series .. "|" .. r.x
+        local same = place and by_place[place]
+        if same then
+            same[#same + 1] = r
+        else
+            list[#list + 1] = { r }
+            by_place[place or #list] = list[#list]
+        end
+    end
+    for i, same in ipairs(list) do
+        table.sort(same, function(p, q) return p.y < q.y end)
+        local middle = same[(#same + 1) // 2]
+        for _, r in ipairs(#same > 1 and same or {}) do
+            middle.low, middle.high = math.min(middle.low or middle.y, r.low or r.y), math.max(middle.high or middle.y,
+                r.high or r.y)
+        end
+        list[i] = middle
+    end
+    return list
 end
 
 local function distinct(records, key)
@@ -125,6 +155,7 @@ function analysis.read(folder)
             end
         end
     end
+    records = spec.series == "mesh" and fold_one_rank(records) or records
     return { folder = folder, header = header, points = points, runs = runs, records = records, spec = spec,
         xs = distinct(records, "x"), ranks = distinct(records, "ranks"), others = others }
 end
@@ -189,12 +220,8 @@ local function find(list, series)
     end
 end
 
-local function overlap(p, q)
-    return (p.low or p.y) <= (q.high or q.y) and (q.low or q.y) <= (p.high or p.y)
-end
-
 --- [local] Where the fastest series changes along x, for each number of ranks: {ranks, x, below, above, from, to,
---- sure}. `sure` is false where the spreads of the two meet on a side.
+--- sure, overlap}. `sure` is false where the spreads of the two meet on a side (overlap = true) or there are none.
 ---@param a table
 ---@return table[]
 function analysis.crossings(a)
@@ -207,9 +234,10 @@ function analysis.crossings(a)
             if was and is and x > 0 and before.x > 0 and was.series ~= is.series then
                 local was_here, is_there = find(now, was.series), find(before.list, is.series)
                 if was_here and is_there then
+                    local left, right = spread.overlap(was, is_there), spread.overlap(is, was_here)
                     list[#list + 1] = { ranks = ranks, below = was.series, above = is.series, from = before.x, to = x,
                         x = meeting(before.x, x, was.y, was_here.y, is_there.y, is.y),
-                        sure = not overlap(was, is_there) and not overlap(is, was_here) }
+                        sure = left == false and right == false, overlap = left or right }
                 end
             end
             before = #now > 0 and { x = x, list = now } or before
@@ -265,51 +293,87 @@ local function x_text(a, x)
     return ("%s %s"):format(a.spec.x, math.tointeger(x) or ("%.4g"):format(x))
 end
 
--- How much slower the second is, in words.
+-- How much slower the second is, in words, where the two are told apart.
 local function lead(list)
     if #list < 2 then
         return "the only one measured"
     end
     local by = list[2].y / list[1].y - 1
-    if by < CLOSE or overlap(list[1], list[2]) then
+    if by < CLOSE then
         return ("with %s close behind (%s)"):format(list[2].series, percent(by))
     end
     return ("%s ahead of %s"):format(percent(by), list[2].series)
 end
 
--- Stretches of x with one winner: {series, first, last, list of the last}.
+--- [local] "not distinguishable from ring, gather": what the fastest of a ranking cannot be told apart from; nil where
+--- there is none.
+---@param list table[]
+---@return string?
+function analysis.doubt(list)
+    local names = {}
+    for i, r in ipairs(spread.rivals(list)) do
+        names[i] = r.series
+    end
+    return #names > 0 and "not distinguishable from " .. spread.names(names) or nil
+end
+
+-- Stretches of x with one winner and the same doubt: {series, doubt, first, last, list of the last}.
 local function stretches(a, ranks)
     local runs = {}
     for _, x in ipairs(a.xs) do
         local list = analysis.ranking(a, ranks, x)
-        local last = runs[#runs]
-        if #list > 0 and last and last.series == list[1].series then
+        local last, doubt = runs[#runs], analysis.doubt(list)
+        if #list > 0 and last and last.series == list[1].series and last.doubt == doubt then
             last.last, last.list = x, list
         elseif #list > 0 then
-            runs[#runs + 1] = { series = list[1].series, first = x, last = x, list = list }
+            runs[#runs + 1] = { series = list[1].series, doubt = doubt, first = x, last = x, list = list }
         end
     end
     return runs
 end
 
+local function one_winner(a, who, run)
+    local where = run.first == run.last and (" at %s"):format(x_text(a, run.first)) or ""
+    local sentence = ("On %s%s, %s is fastest"):format(who, where, run.series)
+    if run.first ~= run.last then
+        sentence = ("%s at every %s measured (%s to %s)"):format(sentence, a.spec.x, x_text(a, run.first),
+            x_text(a, run.last))
+    end
+    if run.doubt then
+        return ("%s, but %s: their spreads overlap."):format(sentence, run.doubt)
+    end
+    local at = run.first == run.last and "," or ("; at %s it is"):format(x_text(a, run.last))
+    return ("%s%s %s."):format(sentence, at, lead(run.list))
+end
+
 local function add_winners(a, out)
     for _, ranks in ipairs(a.ranks) do
         local runs = ranks > 1 and stretches(a, ranks) or {}
-        local who = report.plural(ranks, "rank")
-        if #runs == 1 and runs[1].first ~= runs[1].last then
-            out[#out + 1] = ("On %s, %s is fastest at every %s measured (%s to %s); at %s it is %s."):format(who,
-                runs[1].series, a.spec.x, x_text(a, runs[1].first), x_text(a, runs[1].last), x_text(a, runs[1].last),
-                lead(runs[1].list))
-        elseif #runs == 1 then
-            out[#out + 1] = ("On %s at %s, %s is fastest, %s."):format(who, x_text(a, runs[1].first), runs[1].series,
-                lead(runs[1].list))
+        local who, parts, changes = report.plural(ranks, "rank"), {}, true
+        for i, r in ipairs(runs) do
+            local name = r.series .. (r.doubt and (" (%s)"):format(r.doubt) or "")
+            parts[i] = r.first == r.last and ("%s at %s"):format(name, x_text(a, r.first))
+                or ("%s from %s to %s"):format(name, x_text(a, r.first), x_text(a, r.last))
+            changes = changes and not r.doubt and (not r.list[2] or spread.overlap(r.list[1], r.list[2]) == false)
+        end
+        if #runs == 1 then
+            out[#out + 1] = one_winner(a, who, runs[1])
         elseif #runs > 1 then
-            local parts = {}
-            for i, r in ipairs(runs) do
-                parts[i] = r.first == r.last and ("%s at %s"):format(r.series, x_text(a, r.first))
-                    or ("%s from %s to %s"):format(r.series, x_text(a, r.first), x_text(a, r.last))
+            out[#out + 1] = ((changes and "On %s the fastest changes with %s: %s." or "Fastest on %s, by %s: %s.")
+                :format(who, a.spec.x, table.concat(parts, "; ")))
+        end
+    end
+end
+
+local function add_single(a, out)
+    for _, ranks in ipairs(a.ranks) do
+        for _, x in ipairs(ranks > 1 and a.xs or {}) do
+            local list = analysis.ranking(a, ranks, x)
+            if #list > 1 and spread.overlap(list[1], list[2]) == nil then
+                out[#out + 1] = "Some points were measured once, so there is no spread to judge them by: which is "
+                    .. "faster there may be noise."
+                return
             end
-            out[#out + 1] = ("On %s the fastest changes with %s: %s."):format(who, a.spec.x, table.concat(parts, "; "))
         end
     end
 end
@@ -317,9 +381,10 @@ end
 local function add_crossings(a, out)
     for _, c in ipairs(analysis.crossings(a)) do
         if c.ranks > 1 then
-            out[#out + 1] = ("On %s, %s overtakes %s at about %s (between %s and %s)%s."):format(
-                report.plural(c.ranks, "rank"), c.above, c.below, x_text(a, math.floor(c.x + 0.5)), x_text(a, c.from),
-                x_text(a, c.to), c.sure and "" or ", though their spreads overlap there")
+            out[#out + 1] = ("On %s, %s %s %s at about %s (between %s and %s)%s."):format(
+                report.plural(c.ranks, "rank"), c.above, c.sure and "overtakes" or "may overtake", c.below,
+                x_text(a, math.floor(c.x + 0.5)), x_text(a, c.from), x_text(a, c.to), c.sure and ""
+                or c.overlap and ", but their spreads overlap there" or ", but each was measured once")
         end
     end
 end
@@ -416,8 +481,8 @@ function analysis.summary(a)
     if #a.records == 0 then
         out[1] = ("No row has both %s and %s, so there is nothing to compare."):format(a.spec.x, a.spec.y)
     end
-    for _, add in ipairs { add_winners, add_crossings, add_efficiency, add_communication, add_memory, add_caution,
-        add_counts } do
+    for _, add in ipairs { add_single, add_winners, add_crossings, add_efficiency, add_communication, add_memory,
+        add_caution, add_counts } do
         add(a, out)
     end
     return out

@@ -5,6 +5,7 @@ local html = require "spl.html"
 local plots = require "spl.plots"
 local report = require "spl.report"
 local spl = require "spl"
+local spread = require "spl.spread"
 local sweep_file = require "spl.sweep_file"
 local sweep_report = {}
 
@@ -102,7 +103,7 @@ local function time_against_x(a, charts)
             series[#series + 1] = s
         end
         local drawn = ranks > 1 or #a.ranks == 1 -- else one rank is in the others' charts
-        local caption = "Time against %s on %s; bars show the least and most over repeats.%s"
+        local caption = "Time against %s on %s; bars show the least and most of rounds and repeats.%s"
         local shown, few = fastest(a, series)
         add_lines(charts, "time-" .. ranks, caption:format(a.spec.x, report.plural(ranks, "rank"), few), {
             title = ("Time on %s"):format(report.plural(ranks, "rank")), xlabel = label(a.spec.x),
@@ -123,7 +124,8 @@ local function distance_from_best(a, charts)
         for _, c in ipairs(crossings) do
             if c.ranks == ranks then
                 marks[#marks + 1] = c.x
-                words[#words + 1] = ("%s overtakes %s at about %.0f"):format(c.above, c.below, c.x)
+                words[#words + 1] = ("%s %s %s at about %.0f"):format(c.above, c.sure and "overtakes" or "may overtake",
+                    c.below, c.x)
             end
         end
         local function relative(r)
@@ -196,7 +198,8 @@ local function scaling(a, charts)
     end
     local few
     series, few = fastest(a, series)
-    add_lines(charts, "ranks", "Time against the number of ranks; bars show the least and most over repeats." .. few,
+    add_lines(charts, "ranks", "Time against the number of ranks; bars show the least and most of rounds and repeats."
+        .. few,
         { title = "Time against ranks", xlabel = "ranks", ylabel = label(a.spec.y), logx = true, logy = true,
             xtics = a.ranks, series = lines_of(series, "ranks", time) })
     add_lines(charts, "efficiency", "Efficiency: speed-up over one rank, divided by the ranks." .. few,
@@ -295,8 +298,10 @@ local function winners_table(a)
         local row = { tostring(ranks) }
         for i, x in ipairs(a.xs) do
             local list = analysis.ranking(a, ranks, x)
-            row[i + 1] = list[1] and ("%s: %s%s"):format(list[1].series, short(list[1].y), list[2]
-                and (" (next: %s, +%.0f %%)"):format(list[2].series, 100 * (list[2].y / list[1].y - 1)) or "") or ""
+            local behind = analysis.doubt(list) or list[2]
+                and ("next: %s, +%.0f %%"):format(list[2].series, 100 * (list[2].y / list[1].y - 1))
+            row[i + 1] = list[1] and ("%s: %s%s"):format(list[1].series, short(list[1].y),
+                behind and (" (%s)"):format(behind) or "") or ""
         end
         rows[#rows + 1] = row
     end
@@ -321,10 +326,13 @@ local function results_table(a)
     local rows = {}
     for _, ranks in ipairs(a.ranks) do
         for _, x in ipairs(a.xs) do
+            local best = analysis.ranking(a, ranks, x)[1]
             for i, r in ipairs(analysis.ranking(a, ranks, x)) do
                 local e = analysis.efficiency(a, r)
-                local row = { tostring(ranks), r.series, short(x), { short(r.y), best = i == 1 }, short(r.low or r.y),
-                    short(r.high or r.y), e and ("%.0f"):format(100 * e) or "" }
+                local top = i == 1 or spread.overlap(best, r)
+                local row = { tostring(ranks), r.series, short(x), { short(r.y), best = top },
+                    r.low and short(r.low) or "n/a",
+                    r.high and short(r.high) or "n/a", e and ("%.0f"):format(100 * e) or "" }
                 for _, c in ipairs(COLUMNS) do
                     if used[c[1]] then
                         row[#row + 1] = r.row[c[1]] and short(r.row[c[1]]) or ""
@@ -341,7 +349,7 @@ local function crossings_table(a)
     local rows = {}
     for i, c in ipairs(analysis.crossings(a)) do
         rows[i] = { tostring(c.ranks), c.below, c.above, ("%.0f"):format(c.x), ("%s to %s"):format(short(c.from),
-            short(c.to)), c.sure and "no" or "yes" }
+            short(c.to)), c.sure and "no" or c.overlap and "yes" or "n/a" }
     end
     return #rows > 0 and html.table({ "ranks", "faster below", "faster above", "crossover " .. a.spec.x,
         "measured between", "spreads overlap" }, rows, { true, false, false, true }) or nil
@@ -383,7 +391,8 @@ local function page(a, pictures, missing)
         tostring(h.started), options_text(h) ~= "" and options_text(h) or "none"))))
     section("In short", html.list(analysis.summary(a)))
     if #a.records > 0 then
-        section("Fastest", winners_table(a) .. ("<p class=\"small\">%s, median over repeats; least is best.</p>\n")
+        section("Fastest", winners_table(a) .. ("<p class=\"small\">%s, median over repeats; least is best. Times "
+            .. "whose spreads (least to most, of rounds and repeats) overlap are not told apart.</p>\n")
             :format(html.escape(label(a.spec.y))))
         section("Where one overtakes another", crossings_table(a))
     end

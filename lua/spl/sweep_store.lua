@@ -158,7 +158,27 @@ local function median(list)
     return n % 2 == 1 and list[n // 2 + 1] or (list[n // 2] + list[n // 2 + 1]) / 2
 end
 
--- One row of a script over the repeats: the median of each number, the least and most of the first by name `y`.
+-- The least and most behind a number over repeats: of rounds where rows tell them (time_ms_min and time_ms_p99 of
+-- time_ms_p50), else of the runs; nil where it was measured once.
+local function extremes(rows, y)
+    local base = y:match "^(.*)_p50$"
+    local low, high, times = math.huge, -math.huge, 0
+    for _, row in ipairs(rows) do
+        local least, most = base and row[base .. "_min"], base and row[base .. "_p99"]
+        local rounds = math.type(least) and math.type(most) and (math.type(row.rounds) and row.rounds or 2)
+        if not rounds then
+            least, most = row[y], row[y]
+        end
+        if math.type(least) then
+            low, high, times = math.min(low, least), math.max(high, most), times + (rounds or 1)
+        end
+    end
+    if times > 1 then
+        return low, high
+    end
+end
+
+-- One row of a script over the repeats: the median of each number, the least and most of that by name `y`.
 local function merge_rows(rows, y)
     local merged = {}
     for key, value in pairs(rows[1]) do
@@ -169,12 +189,7 @@ local function merge_rows(rows, y)
         merged[key] = #numbers == #rows and median(numbers) or value
     end
     if math.type(rows[1][y]) then
-        local low, high = math.huge, -math.huge
-        for _, row in ipairs(rows) do
-            local value = math.type(row[y]) and row[y] or math.huge
-            low, high = math.min(low, value), math.max(high, value)
-        end
-        merged[y .. "_low"], merged[y .. "_high"] = low, high
+        merged[y .. "_low"], merged[y .. "_high"] = extremes(rows, y)
     end
     return merged
 end
@@ -184,7 +199,7 @@ local WORSE = { ok = 0, skipped = 1, refused = 2, timeout = 3, failed = 4 }
 --- [local] Runs put together by point, in order of their first appearance: {point, status, reason, runs, rows}; status
 --- is "ok" where any run was, and rows hold the median of each number over these.
 ---@param runs table[]
----@param y string the number whose least and most are kept too, as y_low and y_high
+---@param y string the number whose least and most are kept too, as y_low and y_high, unless it was measured once
 ---@return table[]
 function store.points(runs, y)
     local list, by_key = {}, {}

@@ -1,4 +1,5 @@
--- modes.lua: which schedule wins where on this machine: every mesh that a block can use, over rank counts and lengths.
+-- modes.lua: which schedule wins where on this machine: every mesh that a block can use, over rank counts and lengths;
+-- ring and gather also with the sequence dealt out in zigzag, which balances the work under a causal mask.
 -- spl sweep modes && spl report sweep-modes; shorter: spl sweep modes --set ranks=1,2 --set seq=512,2k
 local spl = require "spl"
 
@@ -15,6 +16,10 @@ return {
                 return { "tp=1:tensor" }
             end
             return spl.meshes(point.ranks, { axes = 2, hidden = point.hidden, heads = point.heads })
+        end,
+        scheme = function(point)
+            local balances = point.mesh:find ":ring" or point.mesh:find ":gather"
+            return balances and { "contiguous", "zigzag" } or { "contiguous" }
         end,
     },
     skip = function(point)

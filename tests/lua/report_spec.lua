@@ -94,7 +94,9 @@ describe("spl report", function()
                 end
             end
         end)
-        said "though their spreads overlap there"
+        said "may overtake tensor at about"
+        said "but their spreads overlap there"
+        said "(not distinguishable from tensor)"
         said "This machine has 1 core, fewer than the most threads that ran (2)"
         results(function(lines)
             for i = #lines, 2, -1 do lines[i] = nil end
@@ -102,6 +104,55 @@ describe("spl report", function()
         end)
         said "there is nothing to compare"
         said "0 of 1 point measured; 1 failed"
+    end)
+
+    it("names no winner for sure where a point was measured once", function()
+        results(function(lines)
+            for i = #lines, 2, -1 do
+                if lines[i].repeat_number > 1 then table.remove(lines, i) end
+            end
+        end)
+        said "Some points were measured once, so there is no spread to judge them by"
+        said "Fastest on 2 ranks, by seq: tensor from seq 400 to seq 800; ring from seq 3200 to seq 6400."
+        said "ring may overtake tensor at about seq 1677 (between seq 800 and seq 3200), but each was measured once."
+        assert.equal(0, mpi.spl({ "report", folder }, { env = { PATH = "/nothing" } }).code % 3)
+        assert.matches("n/a", read "report.html", 1, true)
+    end)
+
+    it("takes the spread of rounds where rows have it, and judges the fastest against all others", function()
+        results(function(lines)
+            for i = #lines, 2, -1 do
+                local row = lines[i].rows and lines[i].rows[1]
+                if lines[i].repeat_number > 1 then
+                    table.remove(lines, i)
+                elseif row then
+                    row.time_ms_min, row.time_ms_p99, row.rounds = 0.99 * row.time_ms_p50, 1.01 * row.time_ms_p50, 5
+                end
+            end
+            lines[#lines + 1] = { status = "ok", point = { ranks = 2, seq = 6400, mesh = "gp=2:gather" },
+                repeat_number = 1, rows = json.array { { time_ms_p50 = 4000, time_ms_min = 2100, time_ms_p99 = 9000,
+                    rounds = 5 } } }
+        end)
+        said("Fastest on 2 ranks, by seq: tensor from seq 400 to seq 800; ring at seq 3200; "
+            .. "ring (not distinguishable from gather) at seq 6400.")
+        said "On 2 ranks, ring overtakes tensor at about"
+    end)
+
+    it("takes one rank's points under several meshes for the same program", function()
+        results(function(lines)
+            for i = 2, #lines do
+                local p = lines[i].point
+                if p.ranks == 1 then
+                    local row = json.decode(json.encode(lines[i].rows[1]))
+                    row.time_ms_p50 = 3 * row.time_ms_p50
+                    lines[#lines + 1] = { status = "ok", point = { ranks = 1, seq = p.seq, mesh = "tp=1:sequence" },
+                        repeat_number = lines[i].repeat_number, rows = json.array { row } }
+                end
+            end
+        end)
+        local list = analysis.ranking(analysis.read(folder), 1, 400)
+        assert.equal(1, #list)
+        assert.is_true(math.abs(list[1].low - 400 * 0.999) < 1e-6 and math.abs(list[1].high - 1200 * 1.001) < 1e-6)
     end)
 
     it("compares by tokens a second where rows have them", function()
@@ -119,6 +170,8 @@ describe("spl report", function()
         assert.equal("data 2 × ring", analysis.schedule("dp=2:data, cp=*:ring", 4))
         assert.equal("one rank", analysis.schedule("cp=1:ring", 1))
         assert.equal("x", analysis.schedule("x=4", 4))
+        assert.equal("ring zigzag", analysis.schedule("cp=*:ring", 4, "zigzag"))
+        assert.equal("ring", analysis.schedule("cp=*:ring", 4, "contiguous"))
     end)
 
     it("writes a page that holds everything, and charts beside it", function()
