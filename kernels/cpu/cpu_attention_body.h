@@ -250,13 +250,11 @@ static void FN(strip)(const job *jb, FN(work) *w, const FN(tile_of) *t, int64_t 
                      t->values + from * width, width, acc + lo * width, width);
         return;
     }
-    /* A value that some rows must not see is not finite, and 0 * inf is NaN: each row takes its own keys only. */
-    for (int64_t i = lo; i < hi; i++) {
-        for (int64_t x = 0; x < d; x++) acc[i * width + x] *= keep[i];
-        for (int64_t j = first[i]; j < last[i]; j++)
-            for (int64_t x = 0; x < d; x++)
-                acc[i * width + x] += w->scores[i * KEYS + j] * t->values[j * width + x];
-    }
+    /* A value that some rows must not see is not finite, and 0 * inf is NaN: each row takes its own keys only. The same
+     * product, so that a row which sees none of it does not change by a bit: zeros would have added nothing. */
+    for (int64_t i = lo; i < hi; i++)
+        FN(tile_add)(keep + i, 1, width, last[i] - first[i], w->scores + i * KEYS + first[i], KEYS,
+                     t->values + first[i] * width, width, acc + i * width, width);
 }
 
 /* Rows [lo, hi) against keys [from, to) of the block: at once where all see all, else in strips of rows, each with the
