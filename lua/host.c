@@ -124,19 +124,24 @@ static int script_line(lua_State *L, char *out, size_t n, int *through) {
 
 /* Errors of these codes are about what the program was given, not about how it went on: a traceback explains nothing.
  * Where in the script they came up does, but for a wrong command line (found by spl.args, or said by the script itself)
- * and for shipped scripts, which are nothing to look into. Returns 1 for such a code; `where` gets the line or "". */
-static int about_input(lua_State *L, const lspl_host *host, char *where, size_t n) {
+ * and for commands and shipped scripts, which are nothing to look into: there a sentence of whatever code that was
+ * raised on purpose says it all, unless it tells of a fault. Returns 1 for such errors; `where` gets the line or "". */
+static int about_input(lua_State *L, lspl_host *host, char *where, size_t n) {
     static const char *const codes[] = {"usage", "environment", "io", "format", NULL};
+    const lspl_options *o = host->options;
+    const int shipped = !o->script || lspl_is_shipped(o->script);
     lua_getfield(L, 1, "code");
     const char *code = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
     int i = 0, through;
     while (codes[i] && strcmp(codes[i], code)) i++;
+    int said = lspl_raised_by_script(L), fault = strcmp(code, "internal") == 0;
     lua_pop(L, 1);
     where[0] = 0;
-    if (!codes[i]) return 0;
-    int said = lspl_raised_by_script(L), found = script_line(L, where, n, &through);
+    if (!codes[i]) return shipped && said && !fault;
+    int found = script_line(L, where, n, &through);
     int command_line = i < 2 && (said || through);
-    if (!found || command_line || (host->options->script && lspl_is_shipped(host->options->script))) where[0] = 0;
+    if (!found || command_line || shipped) where[0] = 0;
+    host->misused = i == 0 && !where[0];
     return 1;
 }
 
@@ -294,7 +299,7 @@ static int run_protected(lspl_host *host) {
 static void say(const lspl_host *host, int code, int how) {
     char text[LSPL_TEXT_BYTES + 64] = "";
     int rank = host->runtime ? spl_rank(host->runtime) : host->sim_rank;
-    if (host->cause[0] && host->options->alone) snprintf(text, sizeof text, "spl: %s\n", host->cause);
+    if (host->cause[0] && (host->options->alone || host->misused)) snprintf(text, sizeof text, "spl: %s\n", host->cause);
     else if (host->cause[0]) snprintf(text, sizeof text, "spl: rank %d: %s\n", rank, host->cause);
     lspl_report(how == 3 ? LSPL_END_FOLLOWS : how == 2 ? LSPL_END_INTERRUPTED : LSPL_END_OWN, code, text);
 }

@@ -50,6 +50,7 @@ typedef struct lspl_host {
     int script_warns;     /* the warning that comes is the script's own */
     char warning[SPL_MESSAGE_BYTES]; /* pieces of a warning on their way */
     char cause[LSPL_TEXT_BYTES];     /* why the run failed: message and traceback */
+    int misused;                     /* it is the command line, whichever rank says so */
     void *repl;                      /* repl.c's; freed after the state is closed */
 } lspl_host;
 

@@ -55,7 +55,7 @@ static int attention(lua_State *L) {
         lspl_known_fields(L, 4, f, options);
         o.mask = mask_field(L, 4, f);
         o.scale = lspl_field_number(L, 4, f, "scale", 0.0);
-        o.role = roles[lspl_field_choice(L, 4, f, "role", names, 3)];
+        o.role = roles[lspl_field_way(L, 4, f, "role", names, 3)];
         chunk_fields(L, 4, f, &o.schedule);
         o.dropout = lspl_field_number(L, 4, f, "dropout", 0.0);
         o.seed = natural_field(L, 4, f, "seed");
@@ -210,7 +210,7 @@ static int attention_input(lua_State *L) {
         lspl_integer(L, -1, f, needed[i]);
         lua_pop(L, 1);
     }
-    spl_schedule s = {.scheme = (spl_scheme)lspl_field_choice(L, 2, f, "scheme", schemes, SPL_CONTIGUOUS)};
+    spl_schedule s = {.scheme = (spl_scheme)lspl_field_way(L, 2, f, "scheme", schemes, SPL_CONTIGUOUS)};
     chunk_fields(L, 2, f, &s);
     const int64_t seq = lspl_field_integer(L, 2, f, "seq", 0), heads = lspl_field_integer(L, 2, f, "heads", 0),
                   kv_heads = lspl_field_integer(L, 2, f, "kv_heads", heads);

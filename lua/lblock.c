@@ -176,7 +176,7 @@ static int block_schedule(lua_State *L) {
     spl_schedule s = {SPL_CONTIGUOUS, 0, 0};
     if (!lua_isnoneornil(L, 3)) {
         lspl_known_fields(L, 3, function, options);
-        s.scheme = (spl_scheme)lspl_field_choice(L, 3, function, "scheme", schemes, SPL_CONTIGUOUS);
+        s.scheme = (spl_scheme)lspl_field_way(L, 3, function, "scheme", schemes, SPL_CONTIGUOUS);
         s.chunk = lspl_field_integer(L, 3, function, "chunk", 1024);
         s.summaries = lspl_field_integer(L, 3, function, "summaries", 1);
         if (s.chunk < 1 || s.summaries < 1) {

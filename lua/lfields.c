@@ -215,8 +215,8 @@ const char *lspl_field_string(lua_State *L, int index, const char *function, con
     return v;
 }
 
-int lspl_field_choice(lua_State *L, int index, const char *function, const char *key, const char *const *names,
-                      int fallback) {
+static int choice(lua_State *L, spl_code code, int index, const char *function, const char *key,
+                  const char *const *names, int fallback) {
     const char *v = lspl_field_string(L, index, function, key, NULL);
     if (!v) return fallback;
     for (int i = 0; names[i]; i++) {
@@ -225,8 +225,18 @@ int lspl_field_choice(lua_State *L, int index, const char *function, const char 
     char all[200];
     lspl_join(all, sizeof all, names);
     const char *near = lspl_nearest(v, names);
-    return lspl_raisef(L, SPL_EARG, "%s: %s = '%s' is not known; use one of %s%s%s%s", function, key, v, all,
+    return lspl_raisef(L, code, "%s: %s = '%s' is not known; use one of %s%s%s%s", function, key, v, all,
                        near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+int lspl_field_choice(lua_State *L, int index, const char *function, const char *key, const char *const *names,
+                      int fallback) {
+    return choice(L, SPL_EARG, index, function, key, names, fallback);
+}
+
+int lspl_field_way(lua_State *L, int index, const char *function, const char *key, const char *const *names,
+                   int fallback) {
+    return choice(L, SPL_EUSAGE, index, function, key, names, fallback);
 }
 
 /* ---- tables of results: plain tables that print a line a field */

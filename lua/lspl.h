@@ -84,6 +84,8 @@ double lspl_field_number(lua_State *L, int index, const char *function, const ch
 int lspl_field_boolean(lua_State *L, int index, const char *function, const char *key, int fallback);
 const char *lspl_field_string(lua_State *L, int index, const char *function, const char *key, const char *fallback);
 /* Position in the NULL-terminated `names` of the string under `key`. */
+int lspl_field_way(lua_State *L, int index, const char *function, const char *key, const char *const *names,
+                   int fallback); /* of roles and schemes: a wrong one is as wrong as one that does not fit the mesh */
 int lspl_field_choice(lua_State *L, int index, const char *function, const char *key, const char *const *names,
                       int fallback);
 /* A list of sizes {2, 3}: at most SPL_MAX_DIMS integers >= 0; returns how many. */

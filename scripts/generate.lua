@@ -34,11 +34,11 @@ if not tok then fail(code, "%s", message) end
 local ids = tok:encode(o.prompt)
 if #ids == 0 then ids[1] = m.config.bos end
 if #ids == 0 then
-    fail("argument", "the prompt is empty and the model has no token that begins a text; give --prompt")
+    fail("usage", "the prompt is empty and the model has no token that begins a text; give --prompt")
 end
 if #ids + o.tokens > m.config.context then
     local left = m.config.context - #ids
-    fail("argument", "the prompt has %s and --tokens asks for %d more, but the context of the model in %s ends at %d; "
+    fail("usage", "the prompt has %s and --tokens asks for %d more, but the context of the model in %s ends at %d; "
         .. "%s", report.plural(#ids, "token"), o.tokens, o.model, m.config.context,
         left > 0 and ("ask for at most %d"):format(left) or "give a shorter prompt")
 end

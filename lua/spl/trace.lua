@@ -47,13 +47,13 @@ local function take_event(ranks, e)
 end
 
 --- [local] A trace file as tables: {ranks = {[0] = {work, waits, comm, spans, memory, host,
---- dropped}}, size, backend, complete}. Errors: code "io" or "format".
+--- dropped}}, size, backend, complete}. Errors: code "usage" where it cannot be read, "format".
 ---@param path string
 ---@return table
 function trace.read(path)
     local data, message = require "spl.json".read(path)
     if data == nil then
-        spl.error { code = "io", message = message }
+        spl.error { code = "usage", message = message }
     end
     local events = type(data) == "table" and data.traceEvents
     if type(events) ~= "table" then

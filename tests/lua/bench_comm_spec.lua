@@ -55,7 +55,7 @@ describe("bench_comm.lua", function()
             local r = mpi.run(ranks, "bench_comm.lua", { "--op", "all_redce" })
             assert.equal(2, r.code)
             assert.equal("", r.out)
-            assert.equal("spl: rank 0: --op: there is no collective 'all_redce'; did you mean 'all_reduce'?\n", r.err)
+            assert.equal("spl: --op: there is no collective 'all_redce'; did you mean 'all_reduce'?\n", r.err)
         end
     end)
 

@@ -60,7 +60,7 @@ describe("a run that ends with an error", function()
         it(("of code %s exits %d"):format(code, exit), function()
             local r = mpi.run(1, ("require 'spl'.error { code = '%s', message = 'because' }"):format(code))
             assert.equal(exit, r.code)
-            assert.matches("spl: rank 0: because", r.err, 1, true)
+            assert.matches(code == "usage" and "spl: because" or "spl: rank 0: because", r.err, 1, true)
             -- what is wrong with a command line or a file is not explained by a traceback
             local traced = exit ~= 2 and exit ~= 3 and code ~= "io" and code ~= "format"
             assert.equal(traced and 1 or 0, mpi.count(r.err, "stack traceback:"))
@@ -84,13 +84,35 @@ describe("a run that ends with an error", function()
 
     it("says no line of the script where the command line is wrong, nor of a shipped script", function()
         local r = mpi.run(1, "require 'spl'.args { seq = 1 }", { "--sek", "2" })
-        assert.equal("spl: rank 0: unknown option '--sek'; did you mean '--seq'?\n", r.err)
+        assert.equal("spl: unknown option '--sek'; did you mean '--seq'?\n", r.err)
         r = mpi.run(1, "local spl = require 'spl'\nspl.error { code = 'usage', message = 'choose one' }")
-        assert.equal("spl: rank 0: choose one\n", r.err)
+        assert.equal("spl: choose one\n", r.err)
         r = mpi.run(1, "sp_forward.lua", { "--heads", "5" })
-        assert.matches("^spl: rank 0: [^\n]*not a multiple[^\n]*\n$", r.err)
+        assert.matches("^spl: [^\n]*not a multiple[^\n]*\n$", r.err)
         r = mpi.run(1, "score.lua", { "--model", "/nowhere", "--text", "/nowhere/text" })
         assert.matches("^spl: rank 0: [^\n]*/nowhere[^\n]*\n$", r.err)
+    end)
+
+    it("has no traceback where a shipped script or a command says what it was given", function()
+        local empty = mpi.temporary ""
+        local r = mpi.run(1, "score.lua", { "--model", "/nowhere", "--text", empty })
+        os.remove(empty)
+        assert.same({ 1, ("spl: rank 0: %s is empty: there is nothing to score\n"):format(empty) }, { r.code, r.err })
+        r = mpi.run(1, "local spl = require 'spl' spl.error { message = 'of a script' }") -- which can be looked into
+        assert.matches("stack traceback", r.err)
+    end)
+
+    it("is the command line's for a scheme that there is not as for one that does not fit", function()
+        for scheme, said in pairs { zig = "scheme = 'zig' is not known", zigzag = "use scheme = \"contiguous\"" } do
+            local r = mpi.run(1, ("local spl = require 'spl'\nspl.block { hidden = 2, heads = 1 }:schedule(spl.mesh "
+                .. "'tp=*:tensor', { scheme = '%s' }) print(1)"):format(scheme))
+            assert.equal(2, r.code)
+            assert.matches(said, r.err, 1, true)
+            assert.matches("\nat %S+%.lua:2\n$", r.err)
+        end
+        for _, command in ipairs { "run", "trace", "report", "sweep" } do
+            assert.equal(2, mpi.spl({ command, "/nowhere/at/all" }).code, command)
+        end
     end)
 
     it("that is a plain Lua error exits 1 with file, line and traceback", function()

@@ -305,7 +305,7 @@ describe("when several ranks fail", function()
 
     it("a usage error is printed once and exits 2", function()
         local r = mpi.run(3, "require 'spl'.args { seq = 1 }", { "--seq", "0" })
-        assert.same({ 2, "spl: rank 0: --seq must be at least 1, got 0\n" }, { r.code, r.err })
+        assert.same({ 2, "spl: --seq must be at least 1, got 0\n" }, { r.code, r.err })
     end)
 
     it("a syntax error is printed once", function()
@@ -384,7 +384,7 @@ describe("spl test", function()
     it("refuses a wrong command line with exit code 2", function()
         assert.equal(2, mpi.spl({ "test", "--bogus" }).code)
         local r = mpi.spl { "test", "no/such/path" }
-        assert.same({ 2, "spl: rank 0: there is no file or folder 'no/such/path'\n" }, { r.code, r.err })
+        assert.same({ 2, "spl: there is no file or folder 'no/such/path'\n" }, { r.code, r.err })
         assert.equal(0, mpi.spl({ "test", "--version" }).code)
     end)
 end)

@@ -312,6 +312,7 @@ describe("score.lua and generate.lua", function()
             assert.equal(case[1], r.code, r.err)
             for i = 3, #case do assert.matches(case[i], r.err, 1, true) end
             assert.equal(1, mpi.count(r.err, "spl: "), r.err)
+            assert.equal(1, mpi.count(r.err, "\n"), r.err)
             assert.equal("", r.out)
         end
         for _, path in ipairs{ empty, long, foreign } do os.remove(path) end
@@ -338,8 +339,8 @@ describe("score.lua and generate.lua", function()
         assert.equal(tokenizer.load(dir .. "/tokenizer.json"):decode(wanted), r.out)
         assert.matches("^\n# 9 tokens added in [%d.]+ s, [%d.]+ tokens/s\n$", r.err)
         r = mpi.run(1, "generate.lua", { "--model", dir, "--prompt", "adk", "--tokens", "14" })
-        assert.equal(1, r.code)
-        assert.matches("at most 13", r.err)
+        assert.equal(2, r.code)
+        assert.matches("^spl: the prompt has 3 tokens [^\n]*at most 13\n$", r.err)
     end)
 
     it("end a text where the model does", function()

@@ -344,7 +344,9 @@ describe("spl trace", function()
             assert.equal(2, r.code)
             assert.matches(why, r.err)
         end
-        assert.matches("cannot open", mpi.spl({ "trace", "/dev/null/t.json" }).err)
+        local r = mpi.spl { "trace", "/dev/null/t.json" }
+        assert.equal(2, r.code)
+        assert.matches("cannot open", r.err)
         assert.matches("^usage: spl trace", mpi.spl({ "trace", "--help" }).out)
     end)
 
