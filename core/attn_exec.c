@@ -261,10 +261,7 @@ spl_status spli_attn_execute(spli_attn_run *run) {
     spli_count(&rt->counters.attention_flops,
                4.0 * (double)a->head_dim * (double)p->pairs * (double)(a->batch * a->heads));
 done:
-    if (request) { /* an error while something travels: give it up */
-        if (request->ready) rt->backend->event_close(rt->backend_ctx, request->ready);
-        request->comm->ops->request_free(request);
-    }
+    if (request) spli_give_up(rt, request); /* an error while something travels */
     room_give(&t);
     return status;
 }

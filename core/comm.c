@@ -24,6 +24,7 @@ spl_status spli_comm_start(spl_runtime *rt, spl_comm *c, const spl_coll *coll, s
     }
     (*out)->ready = ready;
     (*out)->counted = begin;
+    if (rt->travelling++ == 0) rt->travelling_since = begin;
     rt->counters.comm_calls[coll->kind]++;
     int64_t *bytes = &rt->counters.comm_bytes[coll->kind];
     *bytes = spl_saturated_sum(*bytes, spl_coll_bytes(c, coll));

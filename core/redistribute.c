@@ -207,10 +207,7 @@ typedef struct exchange {
 
 static void exchange_free(exchange *x) {
     const size_t size = spl_dtype_size(x->s.from->dtype);
-    if (x->request) { /* an error elsewhere while this travels: give it up */
-        if (x->request->ready) x->s.rt->backend->event_close(x->s.rt->backend_ctx, x->request->ready);
-        x->request->comm->ops->request_free(x->request);
-    }
+    if (x->request) spli_give_up(x->s.rt, x->request); /* an error elsewhere while this travels */
     for (int j = 0; j < x->s.size; j++) {
         if (x->out) transfer_free(&x->out[j]);
         if (x->in) transfer_free(&x->in[j]);

@@ -52,6 +52,8 @@ struct spl_runtime {
     spli_cache *cache;     /* memory given back (memory_cache.c); NULL until used */
     int cache_off;
     int64_t memory_share;  /* this rank's share of the memory that was free at the start; 0 when not known */
+    int travelling;        /* data requests under way, and since when there are any: for comm_seconds */
+    double travelling_since;
     int64_t fail_alloc;    /* n > 0: the n-th spli_alloc from now fails, to test what follows */
 };
 
@@ -70,6 +72,8 @@ spl_status spli_wait_plain(spl_runtime *rt, spli_poll poll, void *ctx, double li
 /* [local] Waits for `r`, polling; honours the time limit and interrupts, yields the core when nothing moves. Frees r in
  * every case. `what` names the wait in messages ("all-gather on axis tp"). */
 spl_status spli_wait(spl_runtime *rt, spl_request *r, const char *what);
+/* [local] Lets a request go, done or not: what an error elsewhere leaves under way. */
+void spli_give_up(spl_runtime *rt, spl_request *r);
 /* [local] Waits until everything queued on q so far is done. */
 spl_status spli_wait_queue(spl_runtime *rt, spl_queue *q);
 double spli_now(void); /* seconds, monotonic */

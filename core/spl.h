@@ -135,7 +135,7 @@ typedef struct spl_counters {
     int64_t live_tensors, live_storages, live_meshes, live_blocks;
     int64_t bytes_now[4], bytes_peak[4];  /* by spl_memory_category */
     int64_t comm_calls[SPL_COLL_KIND_COUNT], comm_bytes[SPL_COLL_KIND_COUNT]; /* logical bytes sent by this rank */
-    double comm_seconds;         /* time inside communication, waiting included */
+    double comm_seconds;         /* while anything travels, waiting for others included */
     double comm_exposed_seconds; /* the part not covered by compute */
     int64_t gemm_flops, attention_flops;
     int64_t attention_tiles; /* that the kernel visited, where it counts them: see spl_attn_args.tiles */

@@ -133,15 +133,17 @@ spl_status spli_wait(spl_runtime *rt, spl_request *r, const char *what) {
     double begin = spli_now();
     request_wait w = {.rt = rt, .r = r, .what = what};
     spl_status status = spli_wait_for(rt, poll_request, &w, rt->timeout, 1, what);
-    if (r->counted > 0) {
-        double end = spli_now();
-        rt->counters.comm_seconds += end - r->counted;
-        rt->counters.comm_exposed_seconds += end - begin;
-    }
+    if (r->counted > 0) rt->counters.comm_exposed_seconds += spli_now() - begin;
     if (r->traced) spli_trace_arrived(rt, r->traced);
+    spli_give_up(rt, r);
+    return status;
+}
+
+/* Time during which anything travels counts once, however many requests are under way. */
+void spli_give_up(spl_runtime *rt, spl_request *r) {
+    if (r->counted > 0 && --rt->travelling == 0) rt->counters.comm_seconds += spli_now() - rt->travelling_since;
     if (r->ready) rt->backend->event_close(rt->backend_ctx, r->ready);
     r->comm->ops->request_free(r);
-    return status;
 }
 
 typedef struct queue_wait {

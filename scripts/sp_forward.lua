@@ -176,7 +176,8 @@ local function header(list, config, mask)
     if computes then
         say("# gemm %%: useful FLOPs against %.1f GFLOP/s, a 2048^3 SGEMM on all ranks at once in this run",
             require "spl.bench".sgemm() / 1e9)
-        say("# comm %: of the time that is not exposed communication; ! above 20; exposed: waiting for late ranks too")
+        say("# comm %: exposed communication (waiting for late ranks too) as a share of the rest of the time; "
+            .. "! above 20")
     end
     say("# bytes: on the rank with most; peak: activations and communication buffers")
     say("#")

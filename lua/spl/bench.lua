@@ -158,7 +158,7 @@ local function add_times(r, series, flops, total)
     local p50 = percentile(series[1], 0.5)
     r.ms_p50, r.ms_min, r.ms_p99 = 1e3 * p50, 1e3 * series[1][1], 1e3 * percentile(series[1], 0.99)
     r.comm_ms, r.comm_exposed_ms = 1e3 * percentile(series[2], 0.5), 1e3 * percentile(series[3], 0.5)
-    r.comm_pct = 100 * r.comm_ms / math.max(r.ms_p50 - r.comm_exposed_ms, 1e-9)
+    r.comm_pct = 100 * r.comm_exposed_ms / math.max(r.ms_p50 - r.comm_exposed_ms, 1e-9)
     if flops then
         r.gflops = flops / p50 / spl.size() / 1e9
         r.gemm_pct = 100 * flops / p50 / total
@@ -168,8 +168,8 @@ end
 --- [collective] Times a function. Prints a row on rank 0 (with its head, the first time) unless `quiet`.
 ---@param o table {name=, rounds= (20), warmup= (5), flops= of all ranks together, quiet=, [1]= the function}
 ---@return table result ms_p50 ms_min ms_p99 (slowest rank), gflops (per rank) and gemm_pct where flops are given,
---- comm_ms and comm_exposed_ms (median round, slowest rank), comm_pct (of the time that is not exposed
---- communication), bytes_sent, peak_bytes (activations + buffers), workspace_bytes (each the most of any rank),
+--- comm_ms and comm_exposed_ms (median round, slowest rank), comm_pct (the exposed part as a share of the rest
+--- of the time), bytes_sent, peak_bytes (activations + buffers), workspace_bytes (each the most of any rank),
 --- bytes_here (this rank's). On the backend `null`, which computes nothing, there are no times and no shares.
 ---Errors: code "argument" for unknown options, no function, or counts below 1.
 function bench.bench(o)
