@@ -18,7 +18,7 @@ spl_status spli_mask_one(spli_mask *m, int64_t seq_q, int64_t seq_k, spl_slice_k
 void spli_mask_free(spli_mask *m);
 /* Slices inside the sequence, no pair twice. */
 spl_status spli_mask_check(const spli_mask *m);
-/* Visible (query, key) pairs. */
+/* Visible (query, key) pairs; INT64_MAX where there are as many, or more. */
 int64_t spli_mask_pairs(const spli_mask *m);
 
 /* Hierarchical attention: exact within chunks, and summaries of the others. NULL is the causal mask. */

@@ -288,22 +288,38 @@ spl_status spli_mask_summaries(int64_t seq, int64_t chunk, int64_t each, int64_t
 
 /* ---- checking and counting ---- */
 
-/* Keys that query row q of the slice sees: [*first, *last). */
-static int64_t row(const spl_slice *s, int64_t q, int64_t *first, int64_t *last) {
-    *first = s->k_begin;
-    *last = s->k_end;
-    if (s->kind == SPL_SLICE_CAUSAL || s->kind == SPL_SLICE_BOTH) {
-        int64_t end = q - s->q_end + s->k_end + 1;
-        if (end < *last) *last = end;
+__extension__ typedef __int128 wide; /* bounds and products of int64 */
+
+static wide larger(wide a, wide b) { return a > b ? a : b; }
+static wide smaller(wide a, wide b) { return a < b ? a : b; }
+
+/* The first query whose keys in s and t meet, -1: none. Row q of a slice sees [max(k_begin, q + a), min(k_end, q + b));
+ * so the rows of two that share keys are those with max(begins, q + a) < min(ends, q + b), which is four bounds. */
+static int64_t meeting(const spl_slice *s, const spl_slice *t) {
+    const spl_slice *both[] = {s, t};
+    const wide none = (wide)1 << 100; /* where a slice has no such bound */
+    wide begin = 0, end = none, a = -none, b = none, first = larger(s->q_begin, t->q_begin),
+         last = smaller(s->q_end, t->q_end);
+    for (int i = 0; i < 2; i++) {
+        const spl_slice *x = both[i];
+        begin = larger(begin, x->k_begin);
+        end = smaller(end, x->k_end);
+        if (x->kind == SPL_SLICE_CAUSAL || x->kind == SPL_SLICE_BOTH) b = smaller(b, (wide)x->k_end - x->q_end + 1);
+        if (x->kind == SPL_SLICE_INVERSE || x->kind == SPL_SLICE_BOTH) a = larger(a, (wide)x->k_begin - x->q_begin);
     }
-    if (s->kind == SPL_SLICE_INVERSE || s->kind == SPL_SLICE_BOTH) {
-        int64_t begin = q - s->q_begin + s->k_begin;
-        if (begin > *first) *first = begin;
-    }
-    return *last > *first ? *last - *first : 0;
+    first = larger(first, begin - b + 1);
+    last = smaller(last, end - a);
+    return begin < end && a < b && first < last ? (int64_t)first : -1;
+}
+
+static int by_query(const void *x, const void *y) {
+    const spl_slice *const *a = x, *const *b = y;
+    if ((*a)->q_begin != (*b)->q_begin) return (*a)->q_begin < (*b)->q_begin ? -1 : 1;
+    return *a < *b ? -1 : *a > *b;
 }
 
 spl_status spli_mask_check(const spli_mask *m) {
+    spl_status status = spli_ok();
     for (int i = 0; i < m->n; i++) {
         const spl_slice *s = &m->slices[i];
         if (s->q_begin < 0 || s->q_end < s->q_begin || s->q_end > m->seq_q || s->k_begin < 0 || s->k_end < s->k_begin ||
@@ -312,38 +328,37 @@ spl_status spli_mask_check(const spli_mask *m) {
                 SPL_EUSAGE, "mask slice %d (queries %lld-%lld, keys %lld-%lld) lies outside %lld queries and %lld keys",
                 i + 1, (long long)s->q_begin, (long long)s->q_end, (long long)s->k_begin, (long long)s->k_end,
                 (long long)m->seq_q, (long long)m->seq_k);
-        for (int j = 0; j < i; j++) { /* rows that both have: their key ranges must not meet */
-            const spl_slice *t = &m->slices[j];
-            int64_t q0 = s->q_begin > t->q_begin ? s->q_begin : t->q_begin,
-                    q1 = s->q_end < t->q_end ? s->q_end : t->q_end;
-            if (s->k_end <= t->k_begin || t->k_end <= s->k_begin) continue;
-            for (int64_t q = q0; q < q1; q++) {
-                int64_t a0, a1, b0, b1;
-                if (row(s, q, &a0, &a1) && row(t, q, &b0, &b1) && a0 < b1 && b0 < a1)
-                    return spli_error(
-                        SPL_EUSAGE, "mask slices %d and %d both show query %lld the same keys; slices must not overlap",
-                        j + 1, i + 1, (long long)q);
-            }
-        }
     }
-    return spli_ok();
+    if (m->n < 2) return status;
+    const spl_slice **sorted = malloc((size_t)m->n * sizeof *sorted); /* only those with rows in common are compared */
+    if (!sorted) return no_memory();
+    for (int i = 0; i < m->n; i++) sorted[i] = &m->slices[i];
+    qsort(sorted, (size_t)m->n, sizeof *sorted, by_query);
+    for (int i = 0; i < m->n && status.code == SPL_OK; i++)
+        for (int j = i + 1; j < m->n && sorted[j]->q_begin < sorted[i]->q_end; j++) {
+            const int64_t query = meeting(sorted[i], sorted[j]);
+            if (query < 0) continue;
+            const long long one = sorted[i] - m->slices + 1, other = sorted[j] - m->slices + 1;
+            status = spli_error(
+                SPL_EUSAGE, "mask slices %lld and %lld both show query %lld the same keys; slices must not overlap",
+                one < other ? one : other, one < other ? other : one, (long long)query + 1);
+            break;
+        }
+    free(sorted);
+    return status;
 }
 
 /* Of a slice with one bound, one row sees all its keys and each further one a key less, down to none; with both bounds
  * all rows see as many. */
-static int64_t slice_pairs(const spl_slice *s) {
-    const int64_t nq = s->q_end - s->q_begin, nk = s->k_end - s->k_begin, rows = nq < nk ? nq : nk;
-    int64_t all;
-    if (nq <= 0 || nk <= 0) return 0;
-    if (__builtin_mul_overflow(nq, nk, &all)) return INT64_MAX;
-    if (s->kind == SPL_SLICE_FULL) return all;
+static wide slice_pairs(const spl_slice *s) {
+    const wide nq = s->q_end - s->q_begin, nk = s->k_end - s->k_begin, rows = smaller(nq, nk);
+    if (s->kind == SPL_SLICE_FULL) return nq * nk;
     if (s->kind == SPL_SLICE_BOTH) return nk < nq ? 0 : nq * (nk - nq + 1);
     return rows * nk - rows * (rows - 1) / 2;
 }
 
 int64_t spli_mask_pairs(const spli_mask *m) {
-    int64_t total = 0;
-    for (int i = 0; i < m->n; i++)
-        if (__builtin_add_overflow(total, slice_pairs(&m->slices[i]), &total)) return INT64_MAX;
-    return total;
+    wide total = 0;
+    for (int i = 0; i < m->n; i++) total += slice_pairs(&m->slices[i]);
+    return total < INT64_MAX ? (int64_t)total : INT64_MAX;
 }

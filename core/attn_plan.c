@@ -16,36 +16,72 @@ static spl_status no_memory(void) { return spli_error(SPL_ENOMEM, "out of memory
 
 /* ---- what is visible ---- */
 
+__extension__ typedef __int128 wide; /* sums and products of int64 */
+
+static wide floor_div(wide a, wide b) { return a / b - (a % b < 0); }
+
+static int64_t clamp(wide v, int64_t high) { return v < 0 ? 0 : v > high ? high : (int64_t)v; }
+
 /* The part of a segment whose indices lie in [begin, end): first position (within the segment) and count. */
 static int64_t cut(spl_segment s, int64_t begin, int64_t end, int64_t *first) {
-    int64_t lo = begin <= s.start ? 0 : (begin - s.start + s.stride - 1) / s.stride;
-    int64_t hi = end <= s.start ? 0 : (end - s.start + s.stride - 1) / s.stride;
-    if (hi > s.length) hi = s.length;
+    const int64_t lo = clamp(-floor_div((wide)s.start - begin, s.stride), s.length);
+    const int64_t hi = clamp(-floor_div((wide)s.start - end, s.stride), s.length);
     *first = lo;
     return hi > lo ? hi - lo : 0;
 }
 
+/* How many keys of the piece stand before or at the global position `at`. */
+static int64_t keys_up_to(const spl_attn_piece *p, wide at) {
+    return clamp(floor_div(at - p->k_start, p->k_stride) + 1, p->nk);
+}
+
 /* How many keys of the piece stand before the position that a query at `q` may reach to; and may begin at. */
-static int64_t keys_to(const spl_attn_piece *p, int64_t q) { /* k_start + j*k_stride <= q + upper */
-    if (!p->has_upper) return p->nk;
-    int64_t room = q + p->upper - p->k_start, n = room < 0 ? 0 : room / p->k_stride + 1;
-    return n < p->nk ? n : p->nk;
+static int64_t keys_to(const spl_attn_piece *p, int64_t q) {
+    return p->has_upper ? keys_up_to(p, (wide)q + p->upper) : p->nk;
 }
 
 static int64_t keys_from(const spl_attn_piece *p, int64_t q) {
-    if (!p->has_lower) return 0;
-    int64_t need = q + p->lower - p->k_start;
-    return need <= 0 ? 0 : (need + p->k_stride - 1) / p->k_stride;
+    return p->has_lower ? keys_up_to(p, (wide)q + p->lower - 1) : 0;
 }
 
-static int64_t piece_pairs(const spl_attn_piece *p) {
-    int64_t total = 0;
-    if (!p->has_upper && !p->has_lower) return p->nq * p->nk;
-    for (int64_t i = 0; i < p->nq; i++) {
-        int64_t q = p->q_start + i * p->q_stride, begin = keys_from(p, q), end = keys_to(p, q);
-        if (end > begin) total += end - begin;
+/* The sum of floor((a i + b) / m) over i in [0, n), for a, b >= 0: whole parts out, then with the axes changed about,
+ * as Euclid's algorithm goes on. */
+static wide floor_sum(wide n, wide m, wide a, wide b) {
+    wide total = 0;
+    int sign = 1;
+    while (n > 0) {
+        total += sign * (n * (n - 1) / 2 * (a / m) + n * (b / m));
+        a %= m;
+        b %= m;
+        const wide top = (a * (n - 1) + b) / m; /* of the last: lattice points in columns become such in rows */
+        if (top == 0) break;
+        total += sign * top * (n - 1);
+        /* the sum over j in [0, top) of the i with a i + b < m (j + 1), less one */
+        const wide next_b = m - b - 1, next_m = a;
+        sign = -sign;
+        n = top;
+        a = m;
+        b = next_b;
+        m = next_m;
     }
     return total;
+}
+
+/* The sum over the piece's queries of keys_up_to(q + shift): none at first, then growing with each, then all. */
+static wide keys_of_all(const spl_attn_piece *p, wide shift) {
+    const wide a = (wide)p->q_start + shift - p->k_start;
+    const int64_t none = clamp(-floor_div(a, p->q_stride), p->nq);
+    const int64_t all = clamp(-floor_div(a - (wide)(p->nk - 1) * p->k_stride, p->q_stride), p->nq);
+    const wide grow = all - none;
+    return grow + floor_sum(grow, p->k_stride, p->q_stride, a + (wide)none * p->q_stride) + (wide)(p->nq - all) * p->nk;
+}
+
+/* Visible pairs; INT64_MAX where there are as many, or more. A band that is empty has none. */
+static int64_t piece_pairs(const spl_attn_piece *p) {
+    if (p->has_upper && p->has_lower && p->upper < p->lower) return 0;
+    wide total = p->has_upper ? keys_of_all(p, p->upper) : (wide)p->nq * p->nk;
+    if (p->has_lower) total -= keys_of_all(p, (wide)p->lower - 1);
+    return total < INT64_MAX ? (int64_t)total : INT64_MAX;
 }
 
 /* Keys that some row of the piece sees, as positions from k0 on: those between where the first row may begin and where
@@ -93,7 +129,7 @@ static void use_keys(void *ctx, const spl_attn_piece *p) { piece_keys(p, ctx); }
 
 typedef struct piece_list {
     spli_attn_step *step;
-    int capacity, failed;
+    int capacity, failed, uncountable;
     int64_t pairs;
 } piece_list;
 
@@ -101,6 +137,10 @@ static void use_piece(void *ctx, const spl_attn_piece *p) {
     piece_list *l = ctx;
     int64_t visible = piece_pairs(p);
     if (visible == 0 || l->failed) return; /* masked: never computed */
+    if (__builtin_add_overflow(l->pairs, visible, &l->pairs) || l->pairs == INT64_MAX) {
+        l->failed = l->uncountable = 1;
+        return;
+    }
     if (l->step->npieces == l->capacity) {
         l->capacity = l->capacity ? 2 * l->capacity : 4;
         spl_attn_piece *grown = realloc(l->step->pieces, (size_t)l->capacity * sizeof *grown);
@@ -111,14 +151,17 @@ static void use_piece(void *ctx, const spl_attn_piece *p) {
         l->step->pieces = grown;
     }
     l->step->pieces[l->step->npieces++] = *p;
-    l->pairs += visible;
 }
 
 static spl_status add_pieces(const spli_mask *mask, const spli_segments *q, const spli_segments *source,
                              spli_attn_step *step, int64_t *pairs) {
-    piece_list l = {.step = step};
+    piece_list l = {.step = step, .pairs = *pairs};
     each_piece(mask, q, source, use_piece, &l);
-    *pairs += l.pairs;
+    if (l.uncountable)
+        return spli_error(SPL_EUSAGE, "attention: of %lld queries and %lld keys a rank would see more pairs than can be "
+                          "counted (2^63); take more ranks or a mask that shows less",
+                          (long long)mask->seq_q, (long long)mask->seq_k);
+    *pairs = l.pairs;
     return l.failed ? no_memory() : spli_ok();
 }
 

@@ -27,7 +27,10 @@ static spl_status check_segments(const char *what, const spl_segment *s, int n, 
                               "sequence of %lld",
                               i + 1, what, (long long)s[i].start + 1, (long long)s[i].length, (long long)s[i].stride,
                               (long long)seq);
-        total += s[i].length;
+        if (__builtin_add_overflow(total, s[i].length, &total))
+            return spli_error(SPL_EARG,
+                              "attention_tile: the segments of %s name more rows than can be counted; there are %lld",
+                              what, (long long)rows);
     }
     if (total == rows) return spli_ok();
     return spli_error(SPL_EARG, "attention_tile: the segments of %s name %lld rows, but there are %lld", what,

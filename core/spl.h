@@ -304,7 +304,8 @@ spl_status spl_mask_from_slices(const spl_slice *slices, int n, int64_t seq_q, i
 void spl_mask_retain(spl_mask *m);
 void spl_mask_release(spl_mask *m);
 int spl_mask_format(const spl_mask *m, char *out, size_t n); /* the notation above; returns the length it needs */
-/* [local] The slices for these lengths (free the list), and how many (query, key) pairs they show. SPL_EUSAGE where the
+/* [local] The slices for these lengths (free the list), and how many (query, key) pairs they show, INT64_MAX where
+ * there are as many or more. SPL_EUSAGE where the
  * mask does not fit the lengths. */
 spl_status spl_mask_slices(const spl_mask *m, int64_t seq_q, int64_t seq_k, spl_slice **out, int *n, int64_t *pairs);
 /* Where documents begin; NULL where the mask knows of none. Lives as long as the mask. */

@@ -161,6 +161,9 @@ static int mask_pairs(lua_State *L) {
     lengths(L, "mask:pairs", &seq_q, &seq_k);
     lspl_check(L, spl_mask_slices(m, seq_q, seq_k, &list, &n, &pairs));
     free(list);
+    if (pairs == INT64_MAX)
+        lspl_raisef(L, SPL_EUSAGE, "mask:pairs: %lld queries see more of %lld keys than can be counted (2^63 pairs)",
+                    (long long)seq_q, (long long)seq_k);
     lua_pushinteger(L, (lua_Integer)pairs);
     return 1;
 }

@@ -390,6 +390,61 @@ static void test_balance(void) {
     ok(contiguous > 0.9, "and contiguous is not: the busiest rank has %.2f times the mean", 1 + contiguous);
 }
 
+static spli_segments stretch(int64_t seq, spl_segment *room) {
+    room->start = rnd((int)seq), room->stride = 1 + rnd(7);
+    room->length = 1 + rnd((int)((seq - 1 - room->start) / room->stride) + 1);
+    return (spli_segments){.at = room, .n = 1, .capacity = 1};
+}
+
+/* Pairs of strides that have nothing to do with each other, against a loop over all; and of sequences that nobody
+ * could loop over. */
+static void test_pair_counts(void) {
+    int wrong = 0;
+    spl_segment room_q, room_k;
+    spli_attn_plan plan;
+    for (int round = 0; round < 4000; round++) {
+        spli_mask m;
+        random_mask(&m);
+        m.n = 1;
+        const spli_segments q = stretch(m.seq_q, &room_q), k = stretch(m.seq_k, &room_k);
+        int64_t pairs = 0;
+        for (int64_t i = 0; i < room_q.length; i++)
+            for (int64_t j = 0; j < room_k.length; j++)
+                pairs += visible(&m, room_q.start + i * room_q.stride, room_k.start + j * room_k.stride);
+        if (spli_attn_plan_make(&m, &q, &k, 1, SPLI_ATTN_GATHER, 0, 1, &plan).code != SPL_OK) abort();
+        wrong += plan.pairs != pairs;
+        spli_attn_plan_free(&plan);
+    }
+    ok(wrong == 0, "pairs of any two strides are those of a loop (%d are not)", wrong);
+    const int64_t n = (int64_t)1 << 40;
+    for (spl_scheme scheme = SPL_CONTIGUOUS; scheme <= SPL_STRIPED; scheme++) {
+        spli_mask m = named("window:8", n);
+        spli_segments parts[4] = {0};
+        spli_attn_plan plans[4];
+        int64_t all = 0;
+        for (int i = 0; i < 4; i++) shard(n, 4, i, scheme, &parts[i]);
+        if (spli_attn_plan_make(&m, parts, parts, 4, SPLI_ATTN_RING, 0, 4, plans).code != SPL_OK) abort();
+        for (int i = 0; i < 4; i++) all += plans[i].pairs, spli_attn_plan_free(&plans[i]), spli_segments_free(&parts[i]);
+        ok(all == 8 * n - 28 && spli_mask_pairs(&m) == all, "a window over 2^40 tokens, scheme %d, is counted", scheme);
+        spli_mask_free(&m);
+    }
+    spli_mask m = named("causal", n);
+    const spl_segment first = {0, n, 1}, last = {n - 1, 1, INT64_MAX};
+    const spli_segments every = {.at = (spl_segment *)&first, .n = 1}, one = {.at = (spl_segment *)&last, .n = 1};
+    ok(spli_mask_pairs(&m) == INT64_MAX &&
+           spli_attn_plan_make(&m, &every, &every, 1, SPLI_ATTN_GATHER, 0, 1, &plan).code == SPL_EUSAGE,
+       "more pairs than can be counted are refused");
+    ok(spli_attn_plan_make(&m, &one, &every, 1, SPLI_ATTN_GATHER, 0, 1, &plan).code == SPL_OK && plan.pairs == n,
+       "one query of them sees its keys");
+    spli_attn_plan_free(&plan);
+    spli_mask_free(&m);
+    spl_slice halves[] = {{0, n, 0, n, SPL_SLICE_CAUSAL}, {0, n, 0, n, SPL_SLICE_INVERSE}};
+    m = (spli_mask){.seq_q = n, .seq_k = n, .n = 2, .slices = halves};
+    ok(spli_mask_check(&m).code == SPL_EUSAGE, "both halves of a square share its diagonal, however long");
+    halves[0] = (spl_slice){1, n, 0, n - 1, SPL_SLICE_CAUSAL};
+    ok(spli_mask_check(&m).code == SPL_OK, "and without it nothing");
+}
+
 static uint64_t hash_of(const spli_mask *m, spl_scheme scheme, int parts, spli_attn_method method) {
     members g;
     spli_attn_plan plan;
@@ -425,6 +480,7 @@ int main(void) {
     test_bytes_of_a_full_mask();
     test_room();
     test_balance();
+    test_pair_counts();
     test_hash();
     return tap_done();
 }
