@@ -36,7 +36,7 @@ _spl() {
         return
     fi
     case $previous in
-    --backend) mapfile -t COMPREPLY < <(compgen -W "cpu null" -- "$word"); return ;;
+    --backend) mapfile -t COMPREPLY < <(compgen -W "cpu cuda null" -- "$word"); return ;;
     -n | --virtual | --threads | --timeout) return ;;
     --trace | --out) mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
     esac

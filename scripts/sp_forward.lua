@@ -30,8 +30,8 @@ local o = spl.args {
     rope = { type = "number", min = 0, metavar = "THETA", help = "rotary positions with this base, as 10000 "
         .. "(default: none)" },
     mesh = { type = "list", of = "string", metavar = "MESH",
-        help = "axes with roles, \"dp=2:data, tp=*:sequence\"; default: tensor, sequence, ring, ulysses and, on an "
-            .. "even world, this" },
+        help = "axes with roles, as \"dp=2:data, tp=*:sequence\" (default: a mesh for each of tensor, sequence, ring "
+            .. "and ulysses over all ranks; where their number is even also the one above)" },
     scheme = { type = "string", choices = { "contiguous", "zigzag", "striped" },
         help = "how ring, gather and ulysses axes deal out the sequence (default: contiguous; the default meshes with "
             .. "a ring are zigzag under a causal mask)" },

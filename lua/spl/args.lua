@@ -246,9 +246,8 @@ function args.help(declared, description)
     end
     add_options(lines, rows)
     lines[#lines + 1] = ""
-    lines[#lines + 1] = "Also the options of `spl run`: -n, --virtual, --backend, --threads, --timeout, "
-        .. "--check-collectives,"
-    lines[#lines + 1] = "--no-strict; `spl run --help` explains them."
+    lines[#lines + 1] = "Also the options of `spl run`: -n, --virtual, --backend, --threads, --timeout, --trace,"
+    lines[#lines + 1] = "--check-collectives, --no-strict; `spl run --help` explains them."
     return table.concat(lines, "\n")
 end
 

@@ -146,6 +146,20 @@ describe("the manual page", function()
         end
     end)
 
+    it("tells of the backends that the program has, as README.md and the completion do", function()
+        local choices = mpi.spl({ "run", "--help" }).out:match("%-%-backend (%S+)")
+        assert.is_truthy(choices:find("|", 1, true))
+        assert.is_truthy(page:find(choices, 1, true), choices)
+        assert.is_truthy(read "README.md":find("--backend " .. choices:gsub("|", "\\|"), 1, true), choices)
+        assert.is_truthy(read "lua/spl.bash":find('"' .. choices:gsub("|", " ") .. '"', 1, true), choices)
+    end)
+
+    it("names every shipped script in README.md", function()
+        for _, path in ipairs(lines(shell "ls scripts/*.lua")) do
+            assert.is_truthy(read "README.md":find(path:match "[^/]*$", 1, true), path)
+        end
+    end)
+
     it("is clean to man", function()
         if mpi.command({ "sh", "-c", "command -v man && command -v groff" }).code ~= 0 then
             pending("man or groff is not here")
@@ -180,7 +194,7 @@ describe("completion in bash", function()
             end
         end
         assert.same({ ["--check-collectives"] = true }, complete("run", "-n", "2", "--ch"))
-        assert.same({ cpu = true }, complete("run", "--backend", "c"))
+        assert.same({ null = true }, complete("run", "--backend", "n"))
         assert.same({}, complete("run", "-n", ""))
     end)
 
