@@ -146,7 +146,8 @@ local function header(mask)
         say("# %s", blind)
     end
     if spl.facts().backend ~= "null" then
-        say("# time: wall time after a barrier, on the slowest rank; %d rounds after %d of warm-up", o.rounds, o.warmup)
+        say("# time: wall time after a barrier, on the slowest rank; %s",
+            report.rounds(o.rounds, o.warmup))
         say("# gemm %%: 4 head_dim FLOPs per visible (query, key, head) against %.1f GFLOP/s, a 2048^3 SGEMM on all "
             .. "ranks at once in this run", require "spl.bench".sgemm() / 1e9)
         say("# hidden: communication while tiles are computed; exposed: all ranks wait for it")
@@ -307,7 +308,7 @@ for _, row in ipairs(list) do
     end
 end
 say("#")
-if best and #list > 1 then
+if best and #list > 1 and not spl.virtual() then
     say("# fastest: %s, %.0f tokens/s (batch x seq / time)", best.name, best.tokens_per_s)
 end
 if report.verdict(say, { script = "bench_attention", json = o.json, checked = o.check, what = "output and log-sum-exp",

@@ -141,18 +141,20 @@ local function show_row(c, mesh, axis, out, within)
     cells_of(out, cells)
     cells_of(within, cells)
     say(report.row(columns, cells))
-    if o.json and spl.rank() == 0 then
-        local json = require "spl.json"
+    if o.json then
         local object = { op = c.op, size_bytes = c.size_bytes, count = c.count, dtype = o.dtype, redop = c.redop,
             root = c.root, mesh = mesh.spec, axis = axis.name, ranks = axis.size }
         for suffix, half in pairs { [""] = out, _in_place = within } do
-            object["time_us" .. suffix] = half.us or json.null
-            object["algbw_gbs" .. suffix] = half.algbw or json.null
-            object["busbw_gbs" .. suffix] = half.busbw or json.null
-            object["wrong" .. suffix] = half.wrong or json.null
+            object["time_us" .. suffix] = half.us
+            object["algbw_gbs" .. suffix] = half.algbw
+            object["busbw_gbs" .. suffix] = half.busbw
+            object["wrong" .. suffix] = half.wrong
         end
-        print(json.encode(object, JSON_KEYS))
-        io.stdout:flush()
+        local line = report.json_text(JSON_KEYS, object)
+        if line then
+            print(line)
+            io.stdout:flush()
+        end
     end
 end
 

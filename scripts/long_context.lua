@@ -220,14 +220,8 @@ local result = { mesh = mesh.spec, ranks = spl.size(), threads = spl.threads(), 
     weights_bytes_all = spl.sum(counters.memory.now.weights),
     rss_bytes_all = memory_of_all(), approx_err = approx_err, approx_seq = approx_seq, output_norm = output:norm() }
 show(result, mesh)
-if o.json and spl.rank() == 0 then
-    local json = require "spl.json"
-    for _, key in ipairs(JSON_KEYS) do
-        if result[key] == nil then
-            result[key] = json.null
-        end
-    end
-    print(json.encode(result, JSON_KEYS))
+if o.json then
+    report.json_line(JSON_KEYS, result)
 end
 release(blocks)
 if result.output_norm ~= result.output_norm or result.output_norm == math.huge then

@@ -163,8 +163,8 @@ local function header(list, config, mask)
     end
     say("# block: %s", report.block(config))
     if computes then
-        say("# seq %d; time: wall time after a barrier, on the slowest rank; %d rounds after %d of warm-up", o.seq,
-            o.rounds, o.warmup)
+        say("# seq %d; time: wall time after a barrier, on the slowest rank; %s", o.seq,
+            report.rounds(o.rounds, o.warmup))
     else
         say("# seq %d", o.seq)
     end
@@ -334,7 +334,7 @@ local function show_fastest(list)
         row.program = program(row)
         timed[#timed + 1] = row.y and row or nil
     end
-    if #timed > 1 then
+    if #timed > 1 and not spl.virtual() then
         local best, words = spread.fastest(timed)
         say("# %s%s", best and ("fastest: %s, %.0f tokens/s (batch x seq / time)"):format(best.name,
             best.tokens_per_s) or "", words)

@@ -135,9 +135,9 @@ local function add_cores(set, mask)
     return new
 end
 
--- A sentence for each host on which ranks have to take turns.
-local function crowded(ranks)
-    local hosts, lines = {}, {}
+-- Hosts with their ranks, threads and cores, in the order of their first rank.
+local function hosts_of(ranks)
+    local hosts = {}
     for _, r in ipairs(ranks) do
         local h = hosts[r.host]
         if not h then
@@ -147,6 +147,12 @@ local function crowded(ranks)
         h.ranks, h.threads = h.ranks + 1, h.threads + r.threads
         h.cores = h.cores + add_cores(h.set, r.affinity)
     end
+    return hosts
+end
+
+-- A sentence for each host on which ranks have to take turns.
+local function crowded(ranks)
+    local hosts, lines = hosts_of(ranks), {}
     for _, h in ipairs(hosts) do
         if h.cores > 0 and h.threads > h.cores then
             lines[#lines + 1] = ("%s%s on %s%s: they take turns, so times say little"):format(
@@ -157,17 +163,23 @@ local function crowded(ranks)
     return lines
 end
 
---- [collective] What the header of a benchmark says about the ranks: who computes where and with what, and whether
---- times mean anything there. Neighbours that are alike share a line.
----@return string[] lines without '#'
-function report.machine()
-    local f = core.facts()
-    local ranks, lines, first = {}, {}, 1
+-- [collective] Where each rank computes, and with what.
+local function survey()
+    local f, ranks = core.facts(), {}
     for i, text in ipairs(core.gather(table.concat({ f.host, f.threads, f.affinity, f.backend_description }, "\t"))) do
         local host, threads, affinity, what = text:match("^(.-)\t(%d+)\t(.-)\t(.*)$")
         ranks[i] = { host = host, threads = tonumber(threads), affinity = affinity,
             text = ("host %s, %s"):format(host, (what:gsub("%s+$", ""))) }
     end
+    return ranks
+end
+
+--- [collective] What the header of a benchmark says about the ranks: who computes where and with what, and whether
+--- times mean anything there. Neighbours that are alike share a line.
+---@return string[] lines without '#'
+function report.machine()
+    local f = core.facts()
+    local ranks, lines, first = survey(), {}, 1
     for i, r in ipairs(ranks) do
         if not ranks[i + 1] or ranks[i + 1].text ~= r.text then
             local who = first == i and "rank " .. i - 1 or ("ranks %d-%d"):format(first - 1, i - 1)
@@ -210,28 +222,77 @@ function report.percent(value, limit)
     return value and report.fitted(value, 5, 1) .. (value > limit and "!" or " ")
 end
 
---- [local] One line of JSON on rank 0: the keys in order, each from the first of the tables that has it, else null.
+--- [local] How often something was timed, in words; with few rounds, what p99 is then.
+---@param rounds integer
+---@param warmup integer
+---@return string
+function report.rounds(rounds, warmup)
+    return ("%s after %d of warm-up%s"):format(report.plural(rounds, "round"), warmup,
+        rounds < 100 and "; p99: the slowest" or "")
+end
+
+local SETTING = { "virtual", "cores", "oversubscribed", "hosts" }
+
+local setting -- what a row of JSON says in place of a header
+
+local function read_setting()
+    local hosts, names = hosts_of(survey()), {}
+    setting = { virtual = core.virtual(), cores = 0, oversubscribed = false }
+    for i, h in ipairs(hosts) do
+        names[i], setting.cores = h.name, setting.cores + h.cores
+        setting.oversubscribed = setting.oversubscribed or h.cores > 0 and h.threads > h.cores
+    end
+    setting.hosts = table.concat(names, ",")
+end
+
+local TIMES = { seconds = true, gflops = true, gemm_pct = true, comm_ms = true, comm_exposed_ms = true, comm_pct = true,
+    comm_exposed_s = true, tokens_per_s = true }
+
+local function is_time(key)
+    return TIMES[key] or key:match "^time_" or key:match "^algbw_" or key:match "^busbw_"
+end
+
+--- [collective] One line of JSON for rank 0: the keys in order, each from the first of the tables that has it, else
+--- null; and whether the ranks are virtual (times and speeds are null then), on how many cores they are, whether threads
+--- outnumber them on some host, and the hosts.
 ---@param keys string[]
 ---@param ... table
-function report.json_line(keys, ...)
+---@return string? nil on other ranks
+function report.json_text(keys, ...)
     local spl = require "spl"
+    if not setting then
+        read_setting()
+    end
     if spl.rank() ~= 0 then
-        return
+        return nil
     end
     local json = require "spl.json"
-    local object = {}
+    local object, tables = {}, table.pack(...)
+    tables.n = tables.n + 1
+    tables[tables.n] = setting
+    keys = table.move(SETTING, 1, #SETTING, #keys + 1, table.move(keys, 1, #keys, 1, {}))
     for _, key in ipairs(keys) do
-        for i = 1, select("#", ...) do
+        for i = 1, tables.n do
             if object[key] == nil then
-                object[key] = select(i, ...)[key]
+                object[key] = tables[i][key]
             end
         end
-        if object[key] == nil then
+        if object[key] == nil or setting.virtual and is_time(key) then
             object[key] = json.null
         end
     end
-    print(json.encode(object, keys))
-    io.stdout:flush()
+    return json.encode(object, keys)
+end
+
+--- [collective] Prints what report.json_text gives.
+---@param keys string[]
+---@param ... table
+function report.json_line(keys, ...)
+    local text = report.json_text(keys, ...)
+    if text then
+        print(text)
+        io.stdout:flush()
+    end
 end
 
 --- [local] The last lines of a benchmark's table, and whether anything failed: wrong elements, rows whose rel_err is

@@ -14,7 +14,8 @@ local KEYS = { "mesh", "ranks", "threads", "time_ms_p50", "time_ms_min", "gflops
     "comm_exposed_ms", "comm_pct", "bytes_sent", "bytes_theory", "peak_bytes", "rel_err", "wrong", "batch", "seq",
     "hidden", "heads", "kv_heads", "head_dim", "ffn", "norm", "act", "gated", "qkv", "bias", "rope_theta", "dropout",
     "seed", "dtype", "save", "backend", "rounds", "warmup", "time_ms_p99", "tokens_per_s", "weights_bytes",
-    "workspace_bytes", "rows_checked", "scheme", "mask", "chunk", "summaries", "approx_err" }
+    "workspace_bytes", "rows_checked", "scheme", "mask", "chunk", "summaries", "approx_err", "virtual",
+    "cores", "oversubscribed", "hosts" }
 
 local function rows_of(text)
     local rows = {}
@@ -102,6 +103,23 @@ describe("sp_forward", function()
         r = mpi.run(1, "sp_forward.lua", SMALL, { flags = { "--virtual", "2" } })
         assert.equal(1, mpi.count(r.out, "take turns"))
         assert.matches("\n# virtual ranks take turns in one process", r.out)
+        assert.is_nil(r.out:find("fastest", 1, true))
+    end)
+
+    it("says in JSON what the header warns of, and gives virtual ranks no times", function()
+        local cores = spl.facts().cores_allowed
+        local args = table.move({ "--json", "--mesh", "tp=*:tensor" }, 1, 3, #SMALL + 1,
+            table.move(SMALL, 1, #SMALL, 1, {}))
+        local row = json.decode(mpi.run(1, "sp_forward.lua", args,
+            { flags = { "--threads", tostring(cores + 1) } }).out)
+        assert.same({ false, true, cores, spl.host() }, { row.virtual, row.oversubscribed, row.cores, row.hosts })
+        assert.is_true(row.time_ms_p50 > 0)
+        row = json.decode(mpi.run(1, "sp_forward.lua", args, { flags = { "--virtual", "2" } }).out)
+        assert.same({ true, false }, { row.virtual, row.bytes_sent == 0 })
+        for _, key in ipairs { "time_ms_p50", "time_ms_min", "time_ms_p99", "gflops", "gemm_pct", "comm_ms",
+            "comm_exposed_ms", "comm_pct", "tokens_per_s" } do
+            assert.equal(json.null, row[key], key)
+        end
     end)
 
     it("times other blocks than GPT's, and says in the header which", function()
