@@ -309,6 +309,11 @@ spl_status spl_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_
             return spli_error(SPL_EARG, "attention: %lld queries and %lld keys; hierarchical needs as many of both",
                               (long long)q->shape[1], (long long)k->shape[1]);
     }
+    spli_attention_attrs a = {.scale = h.scale, .group = h.per_kv, .dropout = h.dropout, .role = h.role};
+    SPL_TRY(resolve(&h, q->shape[1], k->shape[1], &a.mask));
+    spl_status status = spli_attention_agree(q, &a);
+    spli_mask_free(&a.mask);
+    SPL_TRY(status);
     return attend(&h, qkv, out, lse);
 }
 

@@ -92,6 +92,8 @@ typedef struct spli_attn_plan {
 spl_status spli_attn_plan_make(const spli_mask *mask, const spli_segments *q, const spli_segments *kv, int members,
                                spli_attn_method method, int first, int count, spli_attn_plan *out);
 void spli_attn_plan_free(spli_attn_plan *p);
+/* Words mixed into a plan's hash: what else must be the same on all members. */
+uint64_t spli_attn_mix(uint64_t hash, const int64_t *words, size_t n);
 
 /* ---- the op (attn_op.c) and its executor (attn_exec.c) ---- */
 
@@ -132,6 +134,13 @@ spl_status spli_heads_reading(const spli_segments *q_heads, const spli_segments 
                               int64_t kv_begin, int64_t kv_end, int64_t *begin, int64_t *end);
 /* Fills in a scale of 0, 1 / sqrt(head_dim), and refuses numbers that are none. */
 spl_status spli_attention_numbers(const char *function, double *scale, double dropout, int64_t head_dim);
+
+/* Refuses memory that out or lse share with each other or with what they are computed from: {q, k, v, out, lse}. */
+spl_status spli_attention_apart(const char *function, spl_tensor *const all[5]);
+/* What all members must mean alike beside the plan, mixed in; and the same compared, with the mask, along ulysses axes,
+ * whose members compute heads of one result. [collective over those] */
+uint64_t spli_attention_hash(uint64_t hash, const spl_tensor *q, const spli_attention_attrs *attrs);
+spl_status spli_attention_agree(const spl_tensor *q, const spli_attention_attrs *attrs);
 
 /* Carries a plan out: `members` are those of `comm`. The op has checked and made everything. */
 typedef struct spli_attn_run {

@@ -296,7 +296,7 @@ static spl_status forward(const spli_call *c) {
     spl_status status = spli_ok();
     SPL_GO(group_make(q, k, attrs->role, &g), done);
     SPL_GO(spli_attn_plan_make(&attrs->mask, g.q, g.kv, g.size, method, g.me, 1, &plan), done);
-    if (g.comm) SPL_GO(spli_agree_plan(c->rt, g.comm, plan.hash), done);
+    if (g.comm) SPL_GO(spli_agree_plan(c->rt, g.comm, spli_attention_hash(plan.hash, q, attrs)), done);
     SPL_GO(indices_make(q, k, attrs->group, &x), done);
     int parts = (plan.nsteps > 1) + (attrs->more_k != NULL);
     if (parts > 0 && spli_is_half(out->dtype)) { /* rounded once, after the last part */

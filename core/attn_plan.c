@@ -400,7 +400,7 @@ static spl_status fill_plan(const spli_mask *mask, const spli_segments *q, const
 /* ---- the hash ---- */
 
 /* FNV-1a over 64-bit words. */
-static uint64_t mix(uint64_t hash, const int64_t *words, size_t n) {
+uint64_t spli_attn_mix(uint64_t hash, const int64_t *words, size_t n) {
     for (size_t i = 0; i < n; i++) hash = (hash ^ (uint64_t)words[i] ^ (uint64_t)words[i] >> 32) * 0x100000001b3u;
     return hash;
 }
@@ -408,17 +408,17 @@ static uint64_t mix(uint64_t hash, const int64_t *words, size_t n) {
 static uint64_t mix_segments(uint64_t hash, const spli_segments *s) {
     for (int i = 0; i < s->n; i++) {
         int64_t fields[] = {s->at[i].start, s->at[i].length, s->at[i].stride};
-        hash = mix(hash, fields, 3);
+        hash = spli_attn_mix(hash, fields, 3);
     }
-    return mix(hash, &(int64_t){s->n}, 1);
+    return spli_attn_mix(hash, &(int64_t){s->n}, 1);
 }
 
 static uint64_t plan_hash(const spli_mask *mask, const spli_segments *q, const spli_segments *kv, int members,
                           spli_attn_method method) {
-    uint64_t hash = mix(0xcbf29ce484222325u, (int64_t[]){mask->seq_q, mask->seq_k, mask->n, (int64_t)method}, 4);
+    uint64_t hash = spli_attn_mix(0xcbf29ce484222325u, (int64_t[]){mask->seq_q, mask->seq_k, mask->n, (int64_t)method}, 4);
     for (int s = 0; s < mask->n; s++) {
         const spl_slice *x = &mask->slices[s];
-        hash = mix(hash, (int64_t[]){x->q_begin, x->q_end, x->k_begin, x->k_end, (int64_t)x->kind}, 5);
+        hash = spli_attn_mix(hash, (int64_t[]){x->q_begin, x->q_end, x->k_begin, x->k_end, (int64_t)x->kind}, 5);
     }
     for (int m = 0; m < members; m++) hash = mix_segments(mix_segments(hash, &q[m]), &kv[m]);
     return hash;

@@ -64,7 +64,8 @@ static spl_status check_tile(spl_tensor *const in[3], const spl_attention_part *
            lse->dtype == out->dtype && spli_tensor_dense(out) && spli_tensor_dense(lse);
     for (int d = 0; d < 4 && fits; d++) fits = out->shape[d] == q->shape[d];
     fits = fits && lse->shape[0] == q->shape[0] && lse->shape[1] == q->shape[2] && lse->shape[2] == q->shape[1];
-    if (fits) return spli_ok();
+    spl_tensor *const all[] = {in[0], in[1], in[2], out, lse};
+    if (fits) return spli_attention_apart("attention_tile", all);
     return spli_error(SPL_EARG, "attention_tile: what is to be merged into are the out and lse that another tile of "
                                 "the same queries gave");
 }

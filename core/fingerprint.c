@@ -125,7 +125,9 @@ static const char *difference(const spli_fingerprint *x, const spli_fingerprint 
     if (!same_comm) return "different parameter, the axis";
     if (x->size != y->size) return "different parameter, the group's size";
     if (x->kind == SPL_COLL_BARRIER) return NULL;
-    if (x->kind == SPLI_HOST_PLAN) return x->total != y->total ? "different parameter, the attention plan" : NULL;
+    if (x->kind == SPLI_HOST_PLAN)
+        return x->total != y->total ? "different parameter, the attention plan (shapes, mask, scale, dropout or into)"
+                                    : NULL;
     if (x->dtype != y->dtype) return "different parameter, the dtype";
     if (x->root != y->root) return "different parameter, the root";
     return x->total != y->total ? "different count" : NULL;

@@ -305,8 +305,7 @@ void spl_mask_retain(spl_mask *m);
 void spl_mask_release(spl_mask *m);
 int spl_mask_format(const spl_mask *m, char *out, size_t n); /* the notation above; returns the length it needs */
 /* [local] The slices for these lengths (free the list), and how many (query, key) pairs they show, INT64_MAX where
- * there are as many or more. SPL_EUSAGE where the
- * mask does not fit the lengths. */
+ * there are as many or more. SPL_EUSAGE where the mask does not fit the lengths. */
 spl_status spl_mask_slices(const spl_mask *m, int64_t seq_q, int64_t seq_k, spl_slice **out, int *n, int64_t *pairs);
 /* Where documents begin; NULL where the mask knows of none. Lives as long as the mask. */
 const spl_documents *spl_mask_documents(const spl_mask *m);
@@ -420,9 +419,9 @@ typedef struct spl_attention_options {
  * in f32 (f64), natural log, may be NULL. A row that sees no key gets out 0 and lse -inf. */
 spl_status spl_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_attention_options *options,
                          spl_tensor **out, spl_tensor **lse);
-/* [collective over the axes that split both sequences] The same, merged into what earlier calls with the same queries
- * gave, as if all their keys had been one call's (m = max(lse_a, lse_b); a part with lse -inf contributes nothing). out
- * is f32 or f64. Layouts are taken as they are: nothing but keys moves. */
+/* [collective over the mesh; local without one] The same, merged into what earlier calls with the same queries gave, as
+ * if all their keys had been one call's (m = max(lse_a, lse_b); a part with lse -inf contributes nothing). out is f32 or
+ * f64, laid out as q; lse as the earlier call gave it; neither shares memory with the other or with q, k or v. */
 spl_status spl_attention_into(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_attention_options *options,
                               spl_tensor *out, spl_tensor *lse);
 /* [local] The layout of q, or with cover > 1 of k and v of so many query heads each, that the roles of a mesh give:

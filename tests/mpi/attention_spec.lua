@@ -74,6 +74,72 @@ describe("spl.attention", function()
         end
     end)
 
+    it("merges into what an earlier call gave, whatever roles moved it", function()
+        local roles = { "cp=*:ulysses", "cp=*:gather" }
+        if spl.size() % 2 == 0 and spl.size() > 2 then roles[3] = "u=2:ulysses, r=*:ring" end
+        local want, want_lse = spl.attention(random(1, H, "f32"), random(2, KV, "f32"), random(3, KV, "f32"))
+        spl.attention(random(1, H, "f32"), random(4, KV, "f32"), random(5, KV, "f32"),
+            { mask = "full", into = { want, want_lse } })
+        for _, spec in ipairs(roles) do
+            local mesh <close> = spl.mesh(spec)
+            local sizes = { batch = B, seq = S, heads = H, kv_heads = KV, head_dim = D, scheme = "striped" }
+            local q, k, v = spl.attention_input(mesh, sizes)
+            local _, k2, v2 = spl.attention_input(mesh, sizes)
+            local out, lse = spl.attention(q:randn(1), k:randn(2), v:randn(3))
+            local again, again_lse = spl.attention(q, k2:randn(4), v2:randn(5), { mask = "full", into = { out, lse } })
+            assert.is_true(again == out and again_lse == lse and tostring(out.layout) == tostring(q.layout))
+            near(1e-6, out:gather(), want)
+            near(1e-6, lse:gather(), want_lse)
+        end
+    end)
+
+    it("refuses memory that what is merged into shares with what it reads", function()
+        local q, k, v = random(1, H, "f32"), random(2, KV, "f32"), random(3, KV, "f32")
+        local before = q:clone()
+        local all = spl.tensor { shape = { B, S, 3, H, D } }:randn(1)
+        local out, lse = spl.attention(q, k, v)
+        for name, of in pairs { q = { q, k, v }, k = { before, q, v }, v = { before, k:clone(), q } } do
+            local kv = spl.tensor { shape = { B, S, H, D } }:randn(2)
+            of[2] = name == "k" and q or kv
+            of[3] = name == "v" and q or kv
+            for _, call in ipairs { spl.attention, spl.attention_tile } do
+                local ok, err = pcall(call, of[1], of[2], of[3], { into = { q, lse } })
+                assert.is_false(ok)
+                assert.matches("out to merge into shares memory with " .. name, err.message, 1, true)
+            end
+        end
+        assert.equal(0, spl.compare(q, before).max_abs)
+        local parts = all:reshape { B * S * 3, H, D }
+        local first, second = parts:narrow(1, 1, B * S):reshape { B, S, H, D },
+            parts:narrow(1, B * S + 1, B * S):reshape { B, S, H, D }
+        spl.attention(first, first, first, { into = { second, lse } }) -- of one storage, but not the same memory
+        near(10, out, out)
+    end)
+
+    it("of ranks that mean something else ends with an error", function()
+        if spl.size() == 1 then return end
+        local me = spl.rank()
+        for _, spec in ipairs { "cp=*:ring", "cp=*:ulysses" } do
+            for _, case in ipairs {
+                { { scale = 0.5 }, { scale = 0.25 } }, { {}, { dropout = 0.1 } }, { { mask = "full" }, {} },
+                { { dropout = 0.1, seed = 1 }, { dropout = 0.1, seed = 2 } },
+                { { dropout = 0.1, step = 1 }, { dropout = 0.1, step = 2 } },
+                { { dropout = 0.1, instance = 1 }, { dropout = 0.1, instance = 2 } }, { { into = true }, {} } } do
+                local mesh <close> = spl.mesh(spec)
+                local q, k, v = spl.attention_input(mesh, { seq = S, heads = H, head_dim = D })
+                local o = case[me == 0 and 1 or 2]
+                if o.into then o.into = { spl.attention(q, k, v) } else spl.attention(q, k, v) end
+                local ok, err = pcall(spl.attention, q, k, v, o)
+                assert.is_false(ok)
+                assert.equal("disagree", err.code)
+                assert.matches("the attention plan (shapes, mask, scale, dropout or into)", err.message, 1, true)
+            end
+        end
+        local mesh <close> = spl.mesh "cp=*:ring" -- a seed that nothing is drawn from is nobody's business
+        local q, k, v = spl.attention_input(mesh, { seq = S, heads = H, head_dim = D })
+        spl.attention(q, k, v, { seed = me })
+    end)
+
     it("refuses what does not fit, in a sentence", function()
         local q, k, v = random(1, H, "f32"), random(2, KV, "f32"), random(3, KV, "f32")
         local out, lse = spl.attention(q, k, v)
