@@ -4,6 +4,7 @@ local spl = require "spl"
 local deal = require "spl.deal"
 local masks = require "spl.masks"
 local report = require "spl.report"
+local spread = require "spl.spread"
 local theory = require "spl.theory"
 
 local o = spl.args {
@@ -82,7 +83,7 @@ local function has_role(axes, role)
     return false
 end
 
--- Rows of the table: {mesh=, axes=, batch=, name=}.
+-- Rows of the table: {mesh=, axes=, batch=, scheme=, name=}.
 local function planned()
     local list = {}
     for i, text in ipairs(o.mesh or { "cp=*:ring" }) do
@@ -98,7 +99,7 @@ local function planned()
         for _, axis in ipairs(axes) do
             parts = axis.role == "data" and parts * axis.size or parts
         end
-        local row = { mesh = text, axes = axes, naive = naive, batch = o.batch or parts }
+        local row = { mesh = text, axes = axes, naive = naive, batch = o.batch or parts, scheme = o.scheme }
         row.name = naive and text or spl.mesh.parse(text).spec .. (o.scheme ~= "contiguous" and " " .. o.scheme or "")
         columns[1].width = math.max(columns[1].width, #row.name)
         list[i] = row
@@ -274,6 +275,7 @@ local function run(row, mask)
         tiles_computed = not row.naive and spl.facts().backend ~= "null" and tiles or nil, tiles_needed = needed,
         rows_checked = checked and checked.rows, workspace_bytes = r.workspace_bytes }
     row.tokens_per_s = r.ms_p50 and row.batch * o.seq / r.ms_p50 * 1e3
+    spread.note(row, r, o.seq)
     say(report.row(columns, { row.name, r.ms_p50, r.ms_min, r.ms_p99, r.gflops, report.percent(r.gemm_pct, 100),
         r.comm_ms and r.comm_ms - r.comm_exposed_ms, r.comm_exposed_ms, r.bytes_sent, bytes_theory, r.peak_bytes,
         m.imbalance, m.tiles_computed, m.tiles_needed, checked and checked.rel_err, checked and checked.wrong }))
@@ -298,18 +300,16 @@ end
 local list = planned()
 local mask = refuse_early(list)
 header(mask)
-local wrong, as_theory, best = 0, true, nil
+local wrong, as_theory = 0, true
 for _, row in ipairs(list) do
     local row_wrong, row_as_theory = run(row, mask)
     wrong = wrong + row_wrong
     as_theory = as_theory and row_as_theory
-    if row.tokens_per_s and (not best or row.tokens_per_s > best.tokens_per_s) then
-        best = row
-    end
 end
 say("#")
-if best and #list > 1 and not spl.virtual() then
-    say("# fastest: %s, %.0f tokens/s (batch x seq / time)", best.name, best.tokens_per_s)
+local fastest = spread.fastest(list)
+if fastest then
+    say("# %s", fastest)
 end
 if report.verdict(say, { script = "bench_attention", json = o.json, checked = o.check, what = "output and log-sum-exp",
     wrong = wrong, over = over, as_theory = as_theory }) then

@@ -291,10 +291,7 @@ local function run(row, config, mask)
     end
     show_kept(blk, row, config)
     row.tokens_per_s = r.ms_p50 and row.batch * o.seq / r.ms_p50 * 1e3
-    if r.ms_p50 then
-        local tokens, several = row.batch * o.seq, o.rounds > 1
-        row.y, row.low, row.high = r.ms_p50 / tokens, several and r.ms_min / tokens, several and r.ms_p99 / tokens
-    end
+    spread.note(row, r, o.seq)
     if o.json then
         local hierarchical = has_role(mesh, "hierarchical")
         report.json_line(JSON_KEYS, { mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(),
@@ -316,31 +313,6 @@ local function run(row, config, mask)
     return checked and checked.wrong or 0, as_theory
 end
 
--- Equal for rows that run the same program: axes of one rank split nothing (and hierarchical leaves out rows even so).
-local function program(row)
-    local parts = {}
-    for _, axis in ipairs(spl.mesh.parse(row.mesh).axes) do
-        if axis.size > 1 or axis.role == "hierarchical" then
-            parts[#parts + 1] = ("%s %d"):format(axis.role, axis.size)
-        end
-    end
-    return ("%d: %s%s"):format(row.batch, table.concat(parts, ", "), #parts > 0 and " " .. row.scheme or "")
-end
-
--- The mesh that does most tokens a second, where there is a choice.
-local function show_fastest(list)
-    local timed = {}
-    for _, row in ipairs(list) do
-        row.program = program(row)
-        timed[#timed + 1] = row.y and row or nil
-    end
-    if #timed > 1 and not spl.virtual() then
-        local best, words = spread.fastest(timed)
-        say("# %s%s", best and ("fastest: %s, %.0f tokens/s (batch x seq / time)"):format(best.name,
-            best.tokens_per_s) or "", words)
-    end
-end
-
 local list = planned()
 local config, mask = refuse_early(list)
 header(list, config, mask)
@@ -351,7 +323,10 @@ for _, row in ipairs(list) do
     as_theory = as_theory and row_as_theory
 end
 say("#")
-show_fastest(list)
+local fastest = spread.fastest(list)
+if fastest then
+    say("# %s", fastest)
+end
 if report.verdict(say, { script = "sp_forward", json = o.json, checked = o.check, what = "every saved tensor",
     wrong = wrong, over = over, as_theory = as_theory }) then
     os.exit(1)

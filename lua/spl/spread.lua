@@ -1,6 +1,7 @@
 -- spread.lua: what times that scatter allow to say: which is fastest, and which others cannot be told apart from it. A
 -- time is {name, y = median, low, high}; low and high are the least and most that were measured, nil where that was
 -- once. Two times are told apart where their spreads do not meet.
+local spl = require "spl"
 local spread = {}
 
 local NAMED = 3
@@ -57,30 +58,61 @@ local function folded(list)
     return entries
 end
 
---- [local] What a benchmark may say of its rows: the fastest, and in words how sure that is; nil and words where all
---- run the same program.
----@param list table[] {name, y, low, high, program = equal where two rows run the same}
----@return table? best the row
----@return string words to put behind what is said of it; "" where it is sure
-function spread.fastest(list)
-    local entries, names = folded(list), {}
-    if #entries == 1 then
-        return nil, spread.names(entries[1].names) .. " run the same program here: their times differ by noise alone"
+-- Equal for rows that run the same program: axes of one rank split nothing (hierarchical leaves out rows even so).
+local function program(row)
+    local parts = {}
+    for _, axis in ipairs(row.naive and {} or spl.mesh.parse(row.mesh).axes) do
+        if axis.size > 1 or axis.role == "hierarchical" then
+            parts[#parts + 1] = ("%s %d"):format(axis.role, axis.size)
+        end
+    end
+    return ("%s %d: %s%s"):format(row.naive and "naive" or "", row.batch, table.concat(parts, ", "),
+        #parts > 0 and " " .. row.scheme or "")
+end
+
+--- [local] Notes in a row of a benchmark what spl.bench measured of it, by token.
+---@param row table {name, mesh, scheme, batch, naive?}; y, low and high are added
+---@param r table what spl.bench gave
+---@param seq integer
+function spread.note(row, r, seq)
+    local tokens = row.batch * seq
+    row.y = r.ms_p50 and r.ms_p50 / tokens
+    if row.y and r.rounds > 1 then
+        row.low, row.high = r.ms_min / tokens, r.ms_p99 / tokens
+    end
+end
+
+--- [local] What a benchmark may say of its rows: the fastest, and how sure that is; nil without a choice, or
+--- where ranks are virtual, whose times mean nothing.
+---@param rows table[] after note
+---@return string?
+function spread.fastest(rows)
+    local timed, names = {}, {}
+    for _, row in ipairs(rows) do
+        row.program = row.y and program(row)
+        timed[#timed + 1] = row.y and row or nil
+    end
+    local entries = folded(timed)
+    if #timed < 2 or spl.virtual() then
+        return nil
+    elseif #entries == 1 then
+        return spread.names(entries[1].names) .. " run the same program here: their times differ by noise alone"
     end
     for _, e in ipairs(spread.rivals(entries)) do
         table.move(e.names, 1, #e.names, #names + 1, names)
     end
-    local words = ""
-    if #entries[1].names > 1 then
-        words = ("; %s run the same program here"):format(spread.names(entries[1].names))
+    local first = entries[1]
+    local words = ("fastest: %s, %.0f tokens/s (batch x seq / time)"):format(first.best.name, 1e3 / first.y)
+    if #first.names > 1 then
+        words = ("%s; %s run the same program here"):format(words, spread.names(first.names))
     end
     if #names > 0 then
         words = ("%s; not distinguishable from %s: their spreads (min to p99) overlap"):format(words,
             spread.names(names))
-    elseif spread.overlap(entries[1], entries[2]) == nil then
+    elseif spread.overlap(first, entries[2]) == nil then
         words = words .. "; each was measured once, so that may be noise"
     end
-    return entries[1].best, words
+    return words
 end
 
 return spread

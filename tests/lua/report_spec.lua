@@ -266,6 +266,29 @@ describe("spl report", function()
     end)
 end)
 
+describe("what a benchmark says of its rows", function()
+    local spread = require "spl.spread"
+
+    local function row(mesh, low, p50, high, rounds)
+        local r = { name = mesh, mesh = mesh, scheme = "contiguous", batch = 2 }
+        spread.note(r, { ms_min = low, ms_p50 = p50, ms_p99 = high, rounds = rounds or 5 }, 500)
+        return r
+    end
+
+    it("is the fastest, those that overlap with it, and what runs the same program", function()
+        local a, b, c = row("a=1:tensor", 9, 10, 11), row("a=1:sequence", 12, 13, 14), row("h=1:hierarchical", 5, 6, 8)
+        assert.equal("fastest: h=1:hierarchical, 166667 tokens/s (batch x seq / time)", spread.fastest { a, b, c })
+        assert.equal("a=1:tensor, a=1:sequence run the same program here: their times differ by noise alone",
+            spread.fastest { a, b })
+        c.high = 9.5 / 1000
+        assert.matches("time%); not distinguishable from a=1:tensor, a=1:sequence: their spreads",
+            spread.fastest { a, b, c })
+        assert.matches("; each was measured once", spread.fastest { row("a=1:tensor", 9, 9, 9, 1), c })
+        assert.is_nil(spread.fastest { a })
+        assert.is_nil(spread.fastest { a, row("h=1:hierarchical") })
+    end)
+end)
+
 describe("html", function()
     it("encodes base64 as RFC 4648 says", function()
         for plain, coded in pairs { [""] = "", f = "Zg==", fo = "Zm8=", foo = "Zm9v", foob = "Zm9vYg==",
