@@ -82,9 +82,9 @@ uint64_t spli_attention_hash(uint64_t hash, const spl_tensor *q, const spli_atte
     int64_t scale, p;
     memcpy(&scale, &attrs->scale, sizeof scale);
     memcpy(&p, &drop->p, sizeof p);
-    const int64_t words[] = {scale,        p,           (int64_t)drop->seed, (int64_t)drop->instance, (int64_t)drop->step,
-                             attrs->merge, attrs->group, (int64_t)q->dtype,  q->shape[0],             q->shape[1],
-                             q->shape[2],  q->shape[3]};
+    const int64_t words[] = {scale, p, (int64_t)drop->seed, (int64_t)drop->instance, (int64_t)drop->step,
+                             attrs->merge, attrs->group, (int64_t)q->dtype,
+                             q->shape[0], q->shape[1], q->shape[2], q->shape[3]};
     return spli_attn_mix(hash, words, sizeof words / sizeof *words);
 }
 
@@ -113,8 +113,9 @@ static spl_status inward(spl_tensor *const all[4], const spli_attention_attrs *a
             in[i] = all[i];
             continue;
         }
+        const spl_mesh_spec *spec = &all[i]->mesh->spec;
         const int is_kv = i == 1 || i == 2;
-        spli_schedule_attention(&all[i]->mesh->spec, attrs->role, &all[i]->layout, is_kv, is_kv ? attrs->group : 1, &to);
+        spli_schedule_attention(spec, attrs->role, &all[i]->layout, is_kv, is_kv ? attrs->group : 1, &to);
         all[i]->rt->subject = names[i];
         SPL_TRY(spl_redistribute(all[i], &to, &in[i]));
     }

@@ -158,8 +158,9 @@ static spl_status add_pieces(const spli_mask *mask, const spli_segments *q, cons
     piece_list l = {.step = step, .pairs = *pairs};
     each_piece(mask, q, source, use_piece, &l);
     if (l.uncountable)
-        return spli_error(SPL_EUSAGE, "attention: of %lld queries and %lld keys a rank would see more pairs than can be "
-                          "counted (2^63); take more ranks or a mask that shows less",
+        return spli_error(SPL_EUSAGE,
+                          "attention: of %lld queries and %lld keys a rank would see more pairs than can be counted "
+                          "(2^63); take more ranks or a mask that shows less",
                           (long long)mask->seq_q, (long long)mask->seq_k);
     *pairs = l.pairs;
     return l.failed ? no_memory() : spli_ok();
@@ -415,7 +416,8 @@ static uint64_t mix_segments(uint64_t hash, const spli_segments *s) {
 
 static uint64_t plan_hash(const spli_mask *mask, const spli_segments *q, const spli_segments *kv, int members,
                           spli_attn_method method) {
-    uint64_t hash = spli_attn_mix(0xcbf29ce484222325u, (int64_t[]){mask->seq_q, mask->seq_k, mask->n, (int64_t)method}, 4);
+    const int64_t sizes[] = {mask->seq_q, mask->seq_k, mask->n, (int64_t)method};
+    uint64_t hash = spli_attn_mix(0xcbf29ce484222325u, sizes, 4);
     for (int s = 0; s < mask->n; s++) {
         const spl_slice *x = &mask->slices[s];
         hash = spli_attn_mix(hash, (int64_t[]){x->q_begin, x->q_end, x->k_begin, x->k_end, (int64_t)x->kind}, 5);

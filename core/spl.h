@@ -420,8 +420,8 @@ typedef struct spl_attention_options {
 spl_status spl_attention(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_attention_options *options,
                          spl_tensor **out, spl_tensor **lse);
 /* [collective over the mesh; local without one] The same, merged into what earlier calls with the same queries gave, as
- * if all their keys had been one call's (m = max(lse_a, lse_b); a part with lse -inf contributes nothing). out is f32 or
- * f64, laid out as q; lse as the earlier call gave it; neither shares memory with the other or with q, k or v. */
+ * if all their keys had been one call's (m = max(lse_a, lse_b); a part with lse -inf contributes nothing). out is f32
+ * or f64, laid out as q; lse as the earlier call gave it; neither shares memory with the other or with q, k or v. */
 spl_status spl_attention_into(spl_tensor *q, spl_tensor *k, spl_tensor *v, const spl_attention_options *options,
                               spl_tensor *out, spl_tensor *lse);
 /* [local] The layout of q, or with cover > 1 of k and v of so many query heads each, that the roles of a mesh give:

@@ -2,6 +2,13 @@
 #include <string.h>
 #include "lspl.h"
 
+/* Options behind the options would be lost without a word. */
+static void enter(lua_State *L, const char *function, int nargs) {
+    if (lua_gettop(L) > nargs)
+        lspl_raisef(L, SPL_EARG, "%s: %d arguments were given; it takes at most %d", function, lua_gettop(L), nargs);
+    lspl_enter(L, nargs);
+}
+
 static spl_mask *mask_field(lua_State *L, int index, const char *function) {
     if (lspl_raw_field(L, index, "mask") == LUA_TNIL) {
         lua_pop(L, 1);
@@ -47,7 +54,7 @@ static int attention(lua_State *L) {
                                           "dropout", "seed",  "instance", "step", NULL};
     static const char *const names[] = {"ring", "gather", "hierarchical", NULL};
     static const spl_role roles[] = {SPL_ROLE_RING, SPL_ROLE_GATHER, SPL_ROLE_HIERARCHICAL, SPL_ROLE_NONE};
-    lspl_enter(L, 4);
+    enter(L, f, 4);
     spl_tensor *q = lspl_check_tensor(L, 1, f, "q"), *k = lspl_check_tensor(L, 2, f, "k"),
                *v = lspl_check_tensor(L, 3, f, "v"), *into[2];
     spl_attention_options o = {0};
@@ -121,7 +128,7 @@ static int64_t rows_of(lua_State *L, spl_tensor *t, const char *function, const 
 static int attention_tile(lua_State *L) {
     static const char f[] = "attention_tile";
     static const char *const options[] = {"queries", "keys", "seq", "kv_seq", "mask", "scale", "into", NULL};
-    lspl_enter(L, 4);
+    enter(L, f, 4);
     spl_tensor *q = lspl_check_tensor(L, 1, f, "q"), *k = lspl_check_tensor(L, 2, f, "k"),
                *v = lspl_check_tensor(L, 3, f, "v");
     spl_attention_part part = {.seq = rows_of(L, q, f, "q"), .kv_seq = rows_of(L, k, f, "k")};
@@ -154,7 +161,7 @@ static int attention_tile(lua_State *L) {
 /* spl.attention_merge(out_a, lse_a, out_b, lse_b) -> out, lse [local] */
 static int attention_merge(lua_State *L) {
     static const char *const names[] = {"out_a", "lse_a", "out_b", "lse_b"};
-    lspl_enter(L, 4);
+    enter(L, "attention_merge", 4);
     spl_tensor *in[4];
     for (int i = 0; i < 4; i++) in[i] = lspl_check_tensor(L, i + 1, "attention_merge", names[i]);
     spl_tensor **out = lspl_new_tensor(L), **lse = lspl_new_tensor(L);
@@ -165,7 +172,7 @@ static int attention_merge(lua_State *L) {
 /* spl.attention_naive(q, k, v [, "causal" | "full"]) -> out [local] */
 static int attention_naive(lua_State *L) {
     static const char f[] = "attention_naive";
-    lspl_enter(L, 4);
+    enter(L, f, 4);
     spl_tensor *q = lspl_check_tensor(L, 1, f, "q"), *k = lspl_check_tensor(L, 2, f, "k"),
                *v = lspl_check_tensor(L, 3, f, "v");
     const char *mask = lua_isnil(L, 4) ? "causal" : lua_type(L, 4) == LUA_TSTRING ? lua_tostring(L, 4) : "";
@@ -180,7 +187,7 @@ static int attention_naive(lua_State *L) {
 static int dropout_key(lua_State *L) {
     static const char *const names[] = {"seed", "instance", "step"};
     uint64_t v[3];
-    lspl_enter(L, 3);
+    enter(L, "dropout_key", 3);
     for (int i = 0; i < 3; i++) {
         int64_t n = i > 0 && lua_isnil(L, i + 1) ? 0 : lspl_integer(L, i + 1, "dropout_key", names[i]);
         if (n < 0)
@@ -201,7 +208,7 @@ static int attention_input(lua_State *L) {
                                           "scheme", "chunk", "summaries", "mask",  "dtype",    NULL};
     static const char *const schemes[] = {"contiguous", "zigzag", "striped", NULL};
     static const char *const needed[] = {"seq", "heads", "head_dim"};
-    lspl_enter(L, 2);
+    enter(L, f, 2);
     spl_mesh *mesh = lspl_check_mesh(L, 1, f, "mesh");
     if (!lua_istable(L, 2)) lspl_bad_argument(L, f, "options", "a table {seq =, heads =, head_dim =}", 2);
     lspl_known_fields(L, 2, f, options);

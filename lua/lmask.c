@@ -49,6 +49,9 @@ static void from_table(lua_State *L, int index, const char *function, spl_mask *
     if (seq < 0) lspl_raisef(L, SPL_EARG, "%s: seq is needed beside a list of slices: how many queries", function);
     int64_t kv_seq = lspl_field_integer(L, index, function, "kv_seq", seq);
     lua_Unsigned n = lua_rawlen(L, index);
+    if (n == 0)
+        lspl_raisef(L, SPL_EARG, "%s: no slice is given, so nobody would see anything; give slices {q = {first, last}, "
+                    "k = {first, last}, kind =}", function);
     if (n > 1 << 20) lspl_raisef(L, SPL_EARG, "%s: %llu slices are more than 1048576", function, (unsigned long long)n);
     spl_slice *s = lua_newuserdatauv(L, sizeof *s * (size_t)(n ? n : 1), 0);
     for (lua_Unsigned i = 0; i < n; i++) {
@@ -79,6 +82,12 @@ spl_mask *lspl_mask_argument(lua_State *L, int index, const char *function, cons
         lspl_bad_argument(L, function, argument,
                           "a mask, its notation (\"causal\", \"window:128\") or a list of slices", index);
     }
+    size_t length = 0;
+    const char *text = lua_type(L, index) == LUA_TSTRING ? lua_tolstring(L, index, &length) : "";
+    if (strlen(text) != length)
+        lspl_raisef(L, SPL_EUSAGE,
+                    "%s: argument '%s': the mask '%.80s' goes on behind a zero byte; a mask is plain text", function,
+                    argument, text);
     spl_mask **made = new_mask(L);
     if (lua_istable(L, index))
         from_table(L, index, function, made);

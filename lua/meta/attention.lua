@@ -28,8 +28,8 @@ local spl = {}
 ---@return spl.tensor out laid out as q; f32 where it is merged into
 ---@return spl.tensor lse [batch, heads, seq] laid out as attention had it, natural log, f32 (f64)
 ---Errors: code "argument" for shapes and layouts that do not fit together; "usage" for masks that do not; "disagree",
----before anything moves, where ranks come with different masks, shapes, scale, dropout (and its seed, instance and step),
----or with and without `into`. What is merged into must not share memory with q, k or v.
+---before anything moves, where ranks come with different masks, shapes, scale, dropout (and its seed, instance and
+---step), or with and without `into`. What is merged into must not share memory with q, k or v.
 function spl.attention(q, k, v, o) end
 
 --- [local] q, k and v in the layouts that the roles of a mesh's axes give them inside attention: the batch along data,

@@ -31,6 +31,16 @@ describe("masks", function()
         documents[7].k = { 1, 15 }
         refused("slices 7 and 8 both show query 15", spl.mask, documents)
     end)
+
+    it("are refused where text or slices say nothing", function()
+        refused("goes on behind a zero byte", spl.mask, "docs:2,2\0")
+        refused("goes on behind a zero byte", spl.mask, "causal\0 or not")
+        refused("no slice is given", spl.mask, { seq = 4 })
+        local q = spl.tensor { shape = { 1, 4, 1, 2 } }:randn(1)
+        refused("no slice is given", spl.attention, q, q, q, { mask = { seq = 4 } })
+        refused("attention: 5 arguments were given; it takes at most 4", spl.attention, q, q, q, {}, { mask = "full" })
+        refused("attention_tile: 5 arguments were given", spl.attention_tile, q, q, q, {}, {})
+    end)
 end)
 
 describe("spl.attention_tile", function()

@@ -424,8 +424,12 @@ static void test_pair_counts(void) {
         int64_t all = 0;
         for (int i = 0; i < 4; i++) shard(n, 4, i, scheme, &parts[i]);
         if (spli_attn_plan_make(&m, parts, parts, 4, SPLI_ATTN_RING, 0, 4, plans).code != SPL_OK) abort();
-        for (int i = 0; i < 4; i++) all += plans[i].pairs, spli_attn_plan_free(&plans[i]), spli_segments_free(&parts[i]);
-        ok(all == 8 * n - 28 && spli_mask_pairs(&m) == all, "a window over 2^40 tokens, scheme %d, is counted", scheme);
+        for (int i = 0; i < 4; i++) {
+            all += plans[i].pairs;
+            spli_attn_plan_free(&plans[i]);
+            spli_segments_free(&parts[i]);
+        }
+        ok(all == 8 * n - 28 && spli_mask_pairs(&m) == all, "a window over 2^40 tokens is counted, scheme %d", scheme);
         spli_mask_free(&m);
     }
     spli_mask m = named("causal", n);
