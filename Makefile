@@ -49,7 +49,11 @@ lua_obj  := $(lua_src:%.c=$(OBJ)/%.o) $(OBJ)/gen/modules.o
 c_examples := $(patsubst examples/%.c,$(BUILD)/examples/%,$(wildcard examples/*.c))
 unit_bin := $(unit_src:tests/unit/%_test.c=$(BUILD)/tests/%)
 
-quiet = $(if $(filter 0,$(V)),@printf '  %-5s %s\n' '$(1)' '$(2)';,)
+# What is compiled is one line that is written over on a terminal, and elsewhere a line for each new folder of objects.
+wipe  = [ ! -t 1 ] || printf '\r\033[K'
+brief = if [ -t 1 ]; then printf '\r\033[K  %-5s %s\r' CC '$(1)'; \
+        elif [ ! -d $(@D) ]; then printf '  %-5s %s\n' CC '$(patsubst $(OBJ)/%,%,$(@D))'; fi
+quiet = $(if $(filter 0,$(V)),@$(if $(filter CC,$(1)),$(call brief,$(2)),$(wipe); printf '  %-5s %s\n' '$(1)' '$(2)');,)
 
 .DELETE_ON_ERROR:
 .SUFFIXES:

@@ -299,7 +299,8 @@ static int run_protected(lspl_host *host) {
 static void say(const lspl_host *host, int code, int how) {
     char text[LSPL_TEXT_BYTES + 64] = "";
     int rank = host->runtime ? spl_rank(host->runtime) : host->sim_rank;
-    if (host->cause[0] && (host->options->alone || host->misused)) snprintf(text, sizeof text, "spl: %s\n", host->cause);
+    int nobody = host->options->alone || host->misused; /* whichever rank it is */
+    if (host->cause[0] && nobody) snprintf(text, sizeof text, "spl: %s\n", host->cause);
     else if (host->cause[0]) snprintf(text, sizeof text, "spl: rank %d: %s\n", rank, host->cause);
     lspl_report(how == 3 ? LSPL_END_FOLLOWS : how == 2 ? LSPL_END_INTERRUPTED : LSPL_END_OWN, code, text);
 }

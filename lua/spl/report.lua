@@ -253,8 +253,8 @@ local function is_time(key)
 end
 
 --- [collective] One line of JSON for rank 0: the keys in order, each from the first of the tables that has it, else
---- null; and whether the ranks are virtual (times and speeds are null then), on how many cores they are, whether threads
---- outnumber them on some host, and the hosts.
+--- null; and whether the ranks are virtual (times and speeds are null then), on how many cores they are, whether
+--- threads outnumber them on some host, and the hosts.
 ---@param keys string[]
 ---@param ... table
 ---@return string? nil on other ranks
