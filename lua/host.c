@@ -134,10 +134,11 @@ static int about_input(lua_State *L, lspl_host *host, char *where, size_t n) {
     const char *code = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
     int i = 0, through;
     while (codes[i] && strcmp(codes[i], code)) i++;
-    int said = lspl_raised_by_script(L), fault = strcmp(code, "internal") == 0;
+    int said = lspl_raised_by_script(L), memory = strcmp(code, "memory") == 0;
+    int fault = strcmp(code, "internal") == 0;
     lua_pop(L, 1);
     where[0] = 0;
-    if (!codes[i]) return shipped && said && !fault;
+    if (!codes[i]) return shipped && (said || memory) && !fault;
     int found = script_line(L, where, n, &through);
     int command_line = i < 2 && (said || through);
     if (!found || command_line || shipped) where[0] = 0;

@@ -146,6 +146,9 @@ local function refuse_early(list)
         row.hosts = report.hosts(mesh)
         local smallest <close> = spl.block { hidden = 1, heads = 1, mask = o.mask, dropout = o.dropout }
         smallest:schedule(mesh, how(row))
+        -- is there memory for the input alone? A block of width 1 says how many tokens are here
+        local thin <close> = smallest:input { batch = row.batch, seq = o.seq }
+        spl.tensor { shape = { thin.local_count, o.hidden }, dtype = o.dtype }:release()
     end
     return blk.config, masks.masks(o.mask, o.seq)
 end

@@ -250,6 +250,12 @@ describe("sp_forward", function()
         assert.equal("spl: sp_forward: 0 wrong elements; bytes not as theory says\n", r.err)
     end)
 
+    it("refuses a sequence that no memory holds in a sentence, before it measures anything", function()
+        local r = run(1, "--seq", "1000000000")
+        assert.same({ 1, "" }, { r.code, r.out })
+        assert.matches("^spl: rank 0: %d+ bytes [^\n]* are wanted for activations[^\n]*\n$", r.err)
+    end)
+
     local function refused(n, code, pattern, ...)
         local r = run(n, ...)
         assert.equal(code, r.code)

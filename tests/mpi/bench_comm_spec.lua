@@ -10,8 +10,8 @@ local ALL = { "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broad
 local SPLIT = { all_gather = true, reduce_scatter = true, all_to_all = true }
 local OUT_ONLY = { all_to_all = true, send_recv = true }
 local KEYS = { "op", "size_bytes", "count", "dtype", "redop", "root", "time_us", "algbw_gbs", "busbw_gbs", "wrong",
-    "time_us_in_place", "algbw_gbs_in_place", "busbw_gbs_in_place", "wrong_in_place", "mesh", "axis", "ranks", "virtual",
-    "cores", "oversubscribed", "hosts" }
+    "time_us_in_place", "algbw_gbs_in_place", "busbw_gbs_in_place", "wrong_in_place", "mesh", "axis", "ranks",
+    "virtual", "cores", "oversubscribed", "hosts" }
 
 -- Factors of busbw, of n ranks.
 local function bus_factor(op, n)
