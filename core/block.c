@@ -147,8 +147,8 @@ static spl_status expand(const pass *p, spl_tensor *x, spl_tensor **out) {
     const spl_block_config *c = &b->config;
     spl_tensor *up = NULL, *gate = NULL;
     spl_status status = spli_ok();
-    spl_activation fused =
-        c->gated || p->saved ? SPL_ACT_NONE : c->act; /* saved: the value before the activation is wanted */
+    /* saved: the value before the activation is wanted; halves: that value is rounded whether it is saved or not */
+    spl_activation fused = c->gated || p->saved || spli_is_half(c->dtype) ? SPL_ACT_NONE : c->act;
     name_next(p, c->gated ? "mlp_up_out" : "mlp_linear0_out");
     SPL_GO(spl_linear(x, b->param[SPLI_UP_WEIGHT], b->param[SPLI_UP_BIAS], fused, &up), done);
     if (c->gated) {

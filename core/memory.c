@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 spl_status spli_mul_size(int64_t a, int64_t b, int64_t *out) {
@@ -89,6 +90,26 @@ int64_t spli_memory_free(void) {
     return least(kib < 0 ? -1 : kib * 1024, groups_free());
 }
 
+/* What this process's own limits leave it, and the tightest one as the shell names it; -1: it has none. */
+static int64_t limits_free(const char **name) {
+    static const struct {
+        int resource;
+        const char *use, *name;
+    } limits[] = {{RLIMIT_AS, "VmSize", "ulimit -v"}, {RLIMIT_DATA, "VmData", "ulimit -d"}};
+    int64_t found = -1;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        struct rlimit limit;
+        if (getrlimit(limits[i].resource, &limit) || limit.rlim_cur > INT64_MAX / 2) continue;
+        int64_t use = read_number("/proc/self/status", limits[i].use) * 1024;
+        int64_t left = use < 0 ? (int64_t)limit.rlim_cur : (int64_t)limit.rlim_cur - use;
+        if (left < 0) left = 0;
+        if (found >= 0 && left >= found) continue;
+        found = left;
+        *name = limits[i].name;
+    }
+    return found;
+}
+
 static int64_t resident(void) {
     long pages = 0;
     FILE *f = fopen("/proc/self/statm", "re");
@@ -124,13 +145,46 @@ static spl_status refuse(spl_memory_category c, size_t bytes, int64_t room, cons
                       bytes, (double)bytes / GiB, category_name(c), left, whose);
 }
 
+static spl_status refuse_limit(spl_memory_category c, size_t bytes, int64_t room, const char *limit) {
+    const double GiB = 1024.0 * 1024.0 * 1024.0;
+    return spli_error(SPL_ENOMEM,
+                      "%zu bytes (%.2f GiB) are wanted for %s, but this process's limit (%s) leaves only %" PRId64
+                      " bytes (%.2f GiB); raise it, or use smaller sizes, more machines, or a smaller dtype",
+                      bytes, (double)bytes / GiB, category_name(c), limit, room, (double)room / GiB);
+}
+
+/* Why the system gave none. A limit may leave more than was asked for, but in pieces, or less a page. */
+static spl_status refused_by_system(spl_memory_category c, size_t bytes) {
+    const char *limit = NULL;
+    int64_t room = spli_memory_free(), limited = limits_free(&limit);
+    if (limited >= 0 && (room < 0 || (int64_t)bytes <= room))
+        return (int64_t)bytes > limited ? refuse_limit(c, bytes, limited, limit)
+                                        : spli_error(SPL_ENOMEM,
+                                                     "%zu bytes for %s were refused by the system: this process's "
+                                                     "limit (%s) leaves %" PRId64 ", but not in one piece; raise it, "
+                                                     "or use smaller sizes",
+                                                     bytes, category_name(c), limit, limited);
+    if (room < 0 || (int64_t)bytes > room) return refuse(c, bytes, room, "");
+    return spli_error(SPL_ENOMEM,
+                      "%zu bytes for %s were refused by the system, though %" PRId64 " are free on this machine; see "
+                      "its overcommit settings, or use smaller sizes",
+                      bytes, category_name(c), room);
+}
+
 /* Memory is promised freely by the kernel and the lack of it kills a process later, so large requests are held against
  * what is there: less what this rank has taken and not touched yet; and, past this rank's share of the machine, with
  * the other ranks of this host taking as much, since ranks run the same program. */
 static spl_status check_room(spl_runtime *rt, spl_memory_category c, size_t bytes) {
     enum { SMALL = 16 << 20 };
     if (bytes < SMALL || !rt->backend->has_memory || rt->backend->device_memory) return spli_ok();
-    int64_t room = spli_memory_free(), taken = 0;
+    const char *limit = NULL;
+    int64_t limited = limits_free(&limit), room = spli_memory_free(), taken = 0;
+    if (limited >= 0 && (int64_t)bytes > limited && spli_cache_held(rt) > 0) {
+        spli_cache_flush(rt);
+        limited = limits_free(&limit);
+    }
+    if (limited >= 0 && (int64_t)bytes > limited && (room < 0 || (int64_t)bytes <= room))
+        return refuse_limit(c, bytes, limited, limit);
     if (room < 0) return spli_ok();
     for (int i = 0; i <= SPL_MEM_WORKSPACE; i++) taken += rt->counters.bytes_now[i];
     int ranks = rt->local_ranks, shared = ranks > 1 && rt->memory_share > 0;
@@ -177,7 +231,7 @@ spl_status spli_alloc(spl_runtime *rt, spl_memory_category c, size_t bytes, void
         SPL_TRY(check_room(rt, c, bytes));
         spl_status status = spli_cache_new(rt, bytes, out);
         int host = rt->backend->has_memory && !rt->backend->device_memory; /* a device says itself what it has */
-        if (status.code == SPL_ENOMEM && host) return refuse(c, bytes, spli_memory_free(), "");
+        if (status.code == SPL_ENOMEM && host) return refused_by_system(c, bytes);
         SPL_TRY(status);
     }
     rt->counters.bytes_now[c] += (int64_t)bytes;

@@ -1,6 +1,7 @@
 /* tensor_view.c: other looks at the same memory, and the two conversions that may copy: contiguous and cast. */
 #include "tensor.h"
 #include "layout.h"
+#include <stdlib.h>
 #include <string.h>
 
 static spl_status dim_in_range(const spl_tensor *t, int dim) {
@@ -49,35 +50,60 @@ spl_status spl_tensor_transpose(spl_tensor *t, int a, int b, spl_tensor **out) {
     return spli_tensor_alias(t, t->mesh ? &layout : NULL, t->ndim, local, strides, t->offset, out);
 }
 
-/* A sharded dimension survives whole: with its size, and as many elements behind it. Where dimensions of size 1 leave a
- * choice, they keep their order, each its own. */
+/* Elements behind each dimension. */
+static void counts_behind(int ndim, const int64_t *shape, int64_t *behind) {
+    int64_t count = 1;
+    for (int d = ndim - 1; d >= 0; d--) {
+        behind[d] = count;
+        count *= shape[d];
+    }
+}
+
+/* Which new dimension each of the listed ones becomes; -1: none. It has the size, and as many elements behind it. Where
+ * dimensions of size 1 leave a choice, they keep their order, each its own, and stay as near to their place from the
+ * front as the others leave room for. Returns the first listed that finds none, or -1. */
+static int match_dims(const spl_tensor *t, const int *listed, int n, int ndim, const int64_t *shape, int *to) {
+    int64_t was[SPL_MAX_DIMS], is[SPL_MAX_DIMS];
+    int latest[SPL_MAX_DIMS], bound = ndim, last = -1;
+    counts_behind(t->ndim, t->shape, was);
+    counts_behind(ndim, shape, is);
+    for (int i = n - 1; i >= 0; i--) { /* the last place that leaves room for those behind */
+        int d = bound - 1;
+        while (d >= 0 && (shape[d] != t->shape[listed[i]] || is[d] != was[listed[i]])) d--;
+        if (d < 0) return listed[i];
+        latest[i] = bound = d;
+    }
+    for (int i = 0; i < n; i++) {
+        int from = listed[i], best = -1;
+        for (int d = last + 1; d <= latest[i]; d++)
+            if (shape[d] == t->shape[from] && is[d] == was[from] && (best < 0 || abs(d - from) < abs(best - from)))
+                best = d;
+        to[from] = last = best;
+    }
+    return -1;
+}
+
+/* A sharded dimension survives whole. */
 static spl_status reshaped_layout(const spl_tensor *t, int ndim, const int64_t *shape, spl_layout *layout,
                                   int64_t *local) {
-    int to[SPL_MAX_DIMS] = {0}, last = -1;
+    int to[SPL_MAX_DIMS] = {0}, by[SPL_MAX_DIMS], listed[SPL_MAX_DIMS], n = 0; /* by: an axis that shards it */
     int64_t before = 1, after = 1;
     *layout = t->layout;
     layout->ndim = ndim;
     for (int d = 0; d < ndim; d++) layout->shape[d] = shape[d];
     for (int from = 0; from < t->ndim; from++) {
-        int by = -1; /* an axis that shards it */
+        by[from] = -1;
         for (int a = 0; a < layout->naxes; a++)
-            if (t->layout.axes[a].place == SPL_SHARD && t->layout.axes[a].dim == from) by = a;
-        if (by < 0) continue;
-        int64_t behind = 1;
-        for (int i = from + 1; i < t->ndim; i++) behind *= t->shape[i];
-        to[from] = -1;
-        for (int d = last + 1; d < ndim && to[from] < 0; d++) {
-            int64_t rest = 1;
-            for (int i = d + 1; i < ndim; i++) rest *= shape[i];
-            if (rest == behind && shape[d] == t->shape[from]) to[from] = last = d;
-        }
-        if (to[from] < 0)
-            return spli_error(SPL_EARG,
-                              "reshape would break dimension %d, which axis '%s' shards (or two such dimensions of "
-                              "size 1 would become one); keep its size, or redistribute it to replicate first",
-                              from + 1, layout->axis_name[by]);
-        local[to[from]] = t->local[from];
+            if (t->layout.axes[a].place == SPL_SHARD && t->layout.axes[a].dim == from) by[from] = a;
+        if (by[from] >= 0) listed[n++] = from;
     }
+    int broken = match_dims(t, listed, n, ndim, shape, to);
+    if (broken >= 0)
+        return spli_error(SPL_EARG,
+                          "reshape would break dimension %d, which axis '%s' shards (or two such dimensions of size 1 "
+                          "would become one); keep its size, or redistribute it to replicate first",
+                          broken + 1, layout->axis_name[by[broken]]);
+    for (int i = 0; i < n; i++) local[to[listed[i]]] = t->local[listed[i]];
     for (int a = 0; a < layout->naxes; a++)
         if (layout->axes[a].place == SPL_SHARD) layout->axes[a].dim = to[t->layout.axes[a].dim];
     for (int d = 0; d < t->ndim; d++) before *= t->local[d];

@@ -1,5 +1,6 @@
 /* main.c: the program spl. Reads the command line, hands over to the host or to mpirun, and is the only place that
  * exits. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,6 +131,7 @@ __attribute__((section(".preinit_array"), used)) static void (*const before_libr
 
 int main(int argc, char **argv) {
     lspl_hold_standard_files();
+    signal(SIGXFSZ, SIG_IGN); /* a limit on sizes of files: the write fails and says so */
     lspl_prepare_libraries(argv);
     lspl_adopt();
     int code = run_command(argc, argv);

@@ -195,6 +195,26 @@ describe("a run that ends with an error", function()
         assert.same({ 0, "true\n", "" }, { r.code, r.out, r.err })
     end)
 
+    it("names the process's limit where that, not the machine, leaves too little", function()
+        if mpi.sanitized() then return end
+        local path = mpi.temporary([[
+            local all = {}
+            while true do all[#all + 1] = require "spl".tensor { shape = { tonumber(arg[1]) } } end]], ".lua")
+        for _, limit in ipairs { "ulimit -v 1500000", "ulimit -d 1000000" } do
+            for _, count in ipairs { 1000000, 8 << 20 } do -- looked at before, and refused by the system
+                local r = mpi.command { "sh", "-c", ("%s; '%s' run --threads 1 '%s' %d"):format(limit,
+                    spl.executable(), path, count) }
+                assert.equal(1, r.code, r.err)
+                local wanted, name, left = r.err:match("^spl: rank 0: (%d+) bytes [^\n]* limit %((ulimit %-%a)%) "
+                    .. "leaves only (%d+) bytes")
+                assert.equal(limit:sub(1, 9), name, r.err)
+                assert.equal(4 * count, tonumber(wanted))
+                assert.is_true(tonumber(left) < tonumber(wanted), r.err)
+            end
+        end
+        os.remove(path)
+    end)
+
     it("in a syntax error names file and line", function()
         local r = mpi.run(1, "local x = 1\nlocal y = = 2")
         assert.equal(1, r.code)

@@ -86,6 +86,20 @@ describe("a block in half precision", function()
         end)
     end
 
+    for _, dtype in ipairs { "f32", "f64", "bf16", "f16" } do
+        it("gives the same bits whether it saves or not: " .. dtype, function()
+            for _, o in ipairs { GPT, LLAMA, with(GPT, { act = "silu" }), with(GPT, { act = "gelu_erf", ffn = 7 }) } do
+                on_block(with(o, { dtype = dtype }), 2, 33, function(blk, x)
+                    local a <close> = blk:forward(x, { step = 4 })
+                    local b, kept = blk:forward(x, { step = 4, save = true })
+                    assert.is_true(a:to_bytes() == b:to_bytes())
+                    b:release()
+                    kept:release()
+                end)
+            end
+        end)
+    end
+
     -- Attention and MLP give nothing but their biases, which are too small for the half-precision neighbourhood of x.
     local function only_biases(dtype, use)
         on_block({ hidden = 4, heads = 1, seed = 1, dtype = dtype }, 1, 3, function(blk, x, mesh)

@@ -123,6 +123,19 @@ describe("what ranks print under -n", function()
     end)
 end)
 
+describe("a limit on the size of files", function()
+    it("ends a run that traces with a sentence and leaves nothing half written", function()
+        local folder = os.tmpname()
+        os.remove(folder)
+        os.execute("mkdir " .. folder)
+        local r = mpi.command { "sh", "-c", ("ulimit -f 8; '%s' run --virtual 4 --trace %s/big.json sp_forward.lua "
+            .. "--seq 32 --hidden 32 --heads 4 --rounds 40 > /dev/null"):format(spl.executable(), folder) }
+        assert.equal(1, r.code, r.err) -- (MPI needs larger files itself)
+        assert.equal(1, mpi.count(r.err, "big.json': File too large"), r.err)
+        assert.is_true((os.execute("rmdir " .. folder)))
+    end)
+end)
+
 describe("SIGKILL", function()
     it("of a rank ends the others and names it; of mpirun, too, without guessing why", function()
         local r = mpi.run(3, "local spl = require 'spl'\nif spl.rank() == 1 then io.popen('kill -9 $PPID'):close() "

@@ -182,6 +182,26 @@ describe("a distributed tensor", function()
         assert.matches("would become one", err.message)
     end)
 
+    it("keeps a sharded dimension of size 1 where it stood when it is reshaped", function()
+        local mesh <close> = spl.mesh("a=*")
+        for _, c in ipairs {
+            { { 1, 1 }, 2, { 1, 1, 1 }, 2 }, { { 1, 1 }, 1, { 1, 1, 1 }, 1 }, { { 1, 1, 1 }, 3, { 1, 1 }, 2 },
+            { { 1, 1, 1 }, 2, { 1, 1 }, 2 }, { { 4, 1, 1 }, 3, { 4, 1, 1, 1 }, 3 }, { { 1, 3 }, 1, { 1, 1, 3 }, 1 },
+            { { 2, 1, 3 }, 2, { 1, 2, 1, 3 }, 3 }, { { 1, 1, 3 }, 2, { 1, 3 }, 1 },
+        } do
+            local t <close> = spl.ones { shape = c[1], mesh = mesh, layout = ("a=shard(%d)"):format(c[2]) }
+            local r <close> = t:reshape(c[3])
+            assert.equal(("a=shard(%d)"):format(c[4]), tostring(r.layout))
+            assert.equal(t.local_shape[c[2]], r.local_shape[c[4]])
+        end
+        if world ~= 4 then return end
+        local pair <close> = spl.mesh("a=2, b=2") -- the first gives way where the second would have no place
+        local t <close> = spl.ones { shape = { 1, 1, 1, 4 }, mesh = pair, layout = "a=shard(2), b=shard(3)" }
+        local r <close> = t:reshape { 1, 1, 4 }
+        assert.equal("a=shard(1), b=shard(2)", tostring(r.layout))
+        assert.same({ t.local_shape[2], t.local_shape[3] }, { r.local_shape[1], r.local_shape[2] })
+    end)
+
     it("is looked up in by token, however its rows are split", function()
         local mesh <close> = spl.mesh("tp=*")
         for _, layout in ipairs { "tp=shard(1)", "tp=shard(1,zigzag)" } do
