@@ -40,7 +40,8 @@ local function read_lines(path)
         number, stop = number + 1, at - 1
         local good, value = pcall(json.decode, line)
         if not good or type(value) ~= "table" then
-            fail("format", "%s, line %d: no line of results; a sweep writes JSON objects there", path, number)
+            fail("format", "%s, line %d: no line of results; a sweep writes JSON objects there; %s", path, number,
+                number == 1 and "give another folder" or "delete that line, and a sweep does its run again")
         end
         lines[number] = value
     end
