@@ -302,7 +302,7 @@ end
 ---@return boolean failed
 function report.verdict(say, v)
     say("# wrong elements: %s", not v.checked and ("not checked (--check compares %s with fp64)"):format(v.what)
-        or v.wrong == 0 and "0, OK" or ("%d, FAILED"):format(v.wrong))
+        or v.wrong == 0 and (#v.over > 0 and "0" or "0, OK") or ("%d, FAILED"):format(v.wrong))
     for _, sentence in ipairs(v.over) do say("# %s, FAILED", sentence) end
     say("# bytes sent: %s", v.as_theory and "as theory says" or "NOT as theory says, FAILED")
     local failed = v.wrong > 0 or #v.over > 0 or not v.as_theory

@@ -297,3 +297,17 @@ describe("html", function()
         end
     end)
 end)
+
+describe("the verdict of a benchmark", function()
+    it("says OK of no wrong elements only where rel_err keeps its bound too", function()
+        local report = require "spl.report"
+        local function first(over)
+            local lines = {}
+            report.verdict(function(format, ...) lines[#lines + 1] = format:format(...) end,
+                { script = "x", checked = true, what = "out", wrong = 0, over = over, as_theory = true })
+            return lines[1]
+        end
+        assert.equal("# wrong elements: 0, OK", first {})
+        assert.equal("# wrong elements: 0", first { "rel_err 1 is above 0.5" })
+    end)
+end)
