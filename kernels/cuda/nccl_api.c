@@ -14,7 +14,7 @@ spl_status splk_nccl_load(splk_nccl *out) {
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL); /* stays open: communicators have threads */
     if (!library) return spli_error(SPL_EENV, "NCCL is not here: %.200s", dlerror());
 #define FIND(name)                                                                                                   \
-    out->name = (__typeof__(&nccl##name))dlsym(library, "nccl" #name);                                               \
+    *(void **)&out->name = dlsym(library, "nccl" #name);                                                             \
     if (!out->name) return spli_error(SPL_EENV, "this NCCL has no nccl" #name "; 2.14 or newer is needed");
     SPLK_NCCL_FUNCTIONS(FIND)
     return spli_ok();

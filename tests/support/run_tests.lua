@@ -128,7 +128,7 @@ local function unit_tests()
 end
 
 local function cuda()
-    suite("cuda, on its emulator", "sh tests/emu/proof.sh " .. o.build, read_tap, 3 * LIMIT)
+    suite("cuda, on its emulator", "sh tests/emu/proof.sh " .. o.build, read_tap, 6 * LIMIT)
 end
 
 local function lint()
