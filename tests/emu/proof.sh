@@ -7,7 +7,7 @@ build=$1 long=${2:-} n=0 failed=0
 out=$(mktemp) || exit 1
 trap 'rm -f "$out"' EXIT
 export OMP_NUM_THREADS=1 SPL_TEST_BACKEND=cuda-emu SPL_MEMORY_CACHE=0 ASAN_OPTIONS=detect_leaks=0
-export TSAN_OPTIONS=halt_on_error=1:report_signal_unsafe=0
+export TSAN_OPTIONS=halt_on_error=1:report_signal_unsafe=0:atexit_sleep_ms=0
 
 check() { # check NAME COMMAND ...: a test by its exit status
     name=$1
