@@ -26,7 +26,7 @@ skip() { n=$((n + 1)) && echo "ok $n - $1 # SKIP $2"; }
 still() { setarch "$(uname -m)" -R "$@"; } # ThreadSanitizer of GCC 12 wants addresses that stay
 tests=$build/emu-tests
 
-compiled() { # make built the plugin: hot kernels are there for each architecture, and what ptxas said of all files is good
+compiled() { # make built the plugin: hot kernels are there for each architecture, and what ptxas said is good
     for arch in sm_80 sm_90a; do
         grep -q "attention_mma_kernel.*for '$arch'" "$build/obj/cuda/kernels/cuda/cuda_attention_mma.cu.o.log" ||
             { echo "no attention on tensor cores for $arch"; return 1; }
