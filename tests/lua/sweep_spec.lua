@@ -17,6 +17,8 @@ if o.kind == "refused" then spl.error { code = "usage", message = "kind refused 
 if o.kind == "crash" then error "boom" end
 if o.kind == "killed" then os.execute "kill -9 $PPID" end
 if o.kind == "loop" then while true do end end
+local hold = o.k == 3 and io.open(os.getenv "SPL_TEST_LOG" .. ".hold") -- waits there to be killed
+while hold do end
 if o.kind == "silent" then return end
 print "# not for machines"
 print(('{"time_ms_p50":%d,"what":"%s"}'):format(10 * o.k, o.kind))
@@ -106,6 +108,7 @@ describe("spl sweep", function()
     it("goes on where it was killed, after a line that was cut off too", function()
         local text = [[return { script = "job.lua", repeats = 2, grid = { k = { 1, 2, 3 } } }]]
         write("s.lua", text)
+        write("log.hold", "")
         local r = mpi.command({ "sh", "-c", ("'%s' sweep '%s/s.lua' --out '%s/out' >/dev/null 2>&1 & p=$!; "
             .. "for i in $(seq 600); do [ $(cat '%s/out/results.jsonl' 2>/dev/null | grep -c '\"ok\"') -ge 2 ] && "
             .. "break; sleep 0.05; done; kill -9 $p"):format(spl.executable(), folder, folder, folder) },
@@ -113,6 +116,7 @@ describe("spl sweep", function()
         assert.equal(0, r.code, r.err)
         local lines = read "out/results.jsonl"
         local before = mpi.count(lines, '"ok"')
+        os.remove(folder .. "/log.hold")
         assert.is_true(before >= 2 and before < 6, before .. " runs were done")
         write("out/results.jsonl", lines:match "^.*\n" .. '{"status":"ok","point":{"k":')
         write("log", "")
