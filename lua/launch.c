@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -261,8 +262,20 @@ static int launch(const lspl_options *options, const char *own, lspl_relay *rela
     return code;
 }
 
+/* Ranks talk through files in shared memory; where they cannot be made, mpirun stands still instead of ending. */
+static int files_too_small(void) {
+    const unsigned long long least = 64ull << 20;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= least) return 0;
+    fprintf(stderr, "spl: files are limited to %llu KiB and mpirun needs at least %llu for several ranks; raise it "
+                    "(ulimit -f), or use --virtual\n",
+            (unsigned long long)limit.rlim_cur >> 10, least >> 10);
+    return 1;
+}
+
 int lspl_launch(const lspl_options *options) {
     char own[4096];
+    if (files_too_small()) return 3;
     if (!on_path("mpirun")) {
         fprintf(stderr, "spl: -n needs mpirun, and there is none on PATH: install it (Debian: apt-get install "
                         "openmpi-bin), or leave -n out to run one rank\n");

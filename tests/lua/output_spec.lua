@@ -114,6 +114,12 @@ describe("what ranks print under -n", function()
         assert.is_true((os.execute("rmdir " .. folder)))
     end)
 
+    it("is told before mpirun starts, which needs larger files itself", function()
+        local r = mpi.command { "sh", "-c", ("ulimit -f 8; '%s' run -n 2 sp_forward.lua"):format(spl.executable()) }
+        assert.equal(3, r.code, r.err)
+        assert.matches("spl: files are limited to %d+ KiB and mpirun needs at least 65536 for several ranks", r.err)
+    end)
+
     it("arrives also without a place for the launcher's pipes", function()
         local r = mpi.run(2, "print 'out' if require 'spl'.rank() == 1 then error 'the cause' end", nil,
             { env = { TMPDIR = "/nowhere/at/all" } })
@@ -130,7 +136,7 @@ describe("a limit on the size of files", function()
         os.execute("mkdir " .. folder)
         local r = mpi.command { "sh", "-c", ("ulimit -f 8; '%s' run --virtual 4 --trace %s/big.json sp_forward.lua "
             .. "--seq 32 --hidden 32 --heads 4 --rounds 40 > /dev/null"):format(spl.executable(), folder) }
-        assert.equal(1, r.code, r.err) -- (MPI needs larger files itself)
+        assert.equal(1, r.code, r.err)
         assert.equal(1, mpi.count(r.err, "big.json': File too large"), r.err)
         assert.is_true((os.execute("rmdir " .. folder)))
     end)
