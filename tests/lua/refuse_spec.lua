@@ -46,7 +46,7 @@ describe("refused with a sentence", function()
     it("are weights that memory cannot hold, before the first is filled", function()
         local r = mpi.run(1, "sp_forward.lua", { "--seq", "1", "--hidden", "1048576", "--heads", "16" }, { limit = 60 })
         assert.equal(1, r.code)
-        assert.matches("bytes %(.* GiB%) are wanted for weights, but only .* GiB are free", r.err)
+        assert.matches("bytes %(.* GiB%) are wanted for weights, but only .* are free", r.err)
         local blk = spl.block { hidden = 1 << 20, heads = 16 }
         local before = spl.memory().peak.weights
         refused("memory", "wanted for weights", blk.schedule, blk, spl.mesh "tp=*:tensor")
