@@ -315,6 +315,15 @@ typedef struct spl_backend_ops {
     spl_status (*softmax)(void *ctx, spl_queue *q, const spl_softmax_args *a);
 } spl_backend_ops;
 
+/* ---- What any backend refuses of its arguments (backend_check.c); a backend adds the limits that are its own ---- */
+
+/* Leading dimensions of A, B and C as a library takes them. Each must reach over a stored row (where there is a single
+ * row any will do, since views may leave any stride there), and no size may pass `most`, the limit of `whose` ("the
+ * BLAS"). */
+spl_status spli_gemm_leading(const spl_gemm_args *a, int64_t most, const char *whose, int64_t ld[3]);
+/* Sizes, strides, KV heads, dropout's index and pieces; SPL_EUNSUPPORTED above most_head_dim. */
+spl_status spli_attn_args_check(const spl_attn_args *a, int64_t most_head_dim);
+
 /* [local] The backend of this name: "cpu", "null", "ref", or that of the plugin spl-NAME.so. SPL_EENV: there is none,
  * and why. */
 spl_status spli_backend_open(const char *name, const spl_backend_ops **out);

@@ -4,6 +4,7 @@ local spl = require "spl"
 local deal = require "spl.deal"
 local masks = require "spl.masks"
 local report = require "spl.report"
+local rows = require "spl.rows"
 local spread = require "spl.spread"
 local theory = require "spl.theory"
 
@@ -64,23 +65,10 @@ local columns = {
     { title = "#wrong", unit = "", width = 6 },
 }
 
-local function say(format, ...)
-    if spl.rank() == 0 and not o.json then
-        print(select("#", ...) > 0 and format:format(...) or format)
-    end
-end
+local say = rows.printer(o.json)
 
 local function usage(format, ...)
     spl.error { code = "usage", message = format:format(...) }
-end
-
-local function has_role(axes, role)
-    for _, axis in ipairs(axes) do
-        if axis.role == role then
-            return true
-        end
-    end
-    return false
 end
 
 -- Rows of the table: {mesh=, axes=, batch=, scheme=, name=}.
@@ -168,22 +156,17 @@ local function in_theory(row, mesh, mask, sent)
         chunk = o.chunk, summaries = o.summaries }
     local axes = mesh and mesh.axes or {}
     local bytes, tiles = theory.attention_bytes(axes, options), theory.attention_tiles(axes, options)
-    local as_theory, needed = true, nil
-    if spl.max(bytes and 0 or 1) == 0 then
-        as_theory = spl.max(bytes == sent and 0 or 1) == 0
-        bytes = spl.max(bytes)
-    else
-        bytes = nil
-    end
+    local needed
     if not row.naive and spl.max(tiles and 0 or 1) == 0 then
         needed = spl.sum(tiles)
     end
-    return bytes, as_theory, needed
+    local most, as_theory = rows.theory(bytes, sent)
+    return most, as_theory, needed
 end
 
 -- Distance of the result from exact attention: ||approximate - exact|| / ||exact||.
 local function approximation(row, mesh, q, k, v, out, mask)
-    if not mesh or not has_role(mesh.axes, "hierarchical") or spl.facts().backend == "null"
+    if not mesh or not rows.has_role(mesh.axes, "hierarchical") or spl.facts().backend == "null"
         or 4.0 * o.head_dim * mask.pairs * o.heads * row.batch > SLOW * spl.size() then
         return nil
     end
@@ -197,16 +180,11 @@ local function approximation(row, mesh, q, k, v, out, mask)
     return ref > 0 and math.sqrt(diff / ref) or 0
 end
 
-local function show_details(row, m)
-    say("#   workspace %d bytes%s", m.workspace_bytes, not m.rows_checked and "" or m.rows_checked == o.seq
-        and "; all rows checked against fp64" or ("; %d of %d rows checked against fp64"):format(m.rows_checked, o.seq))
-    if has_role(row.axes, "hierarchical") then
-        say("#   approximate: chunks of %d, %d summar%s of each; approx_err %s, the distance from exact attention",
-            o.chunk, o.summaries, o.summaries == 1 and "y" or "ies", m.approx_err and ("%.1e"):format(m.approx_err)
-                or "- (exact attention would take too long)")
-    end
+local function show_details(row, m, checked)
+    rows.details(say, ("workspace %d bytes"):format(m.workspace_bytes), checked)
+    rows.approximate(say, row.axes, o, m.approx_err)
     local uneven = m.imbalance and m.imbalance > UNEVEN
-    if uneven and has_role(row.axes, "hierarchical") then
+    if uneven and rows.has_role(row.axes, "hierarchical") then
         say("#   imbalance %.2f: chunks stay whole, and some ranks have more of them, or later ones; a smaller --chunk "
             .. "deals them out more evenly", m.imbalance)
     elseif uneven and deal.way(row.axes) and o.scheme == "contiguous" then
@@ -221,21 +199,14 @@ local function show_details(row, m)
     end
 end
 
-local over = {} -- sentences on rows whose rel_err is too large
-
-local function judged(row, mesh, q, k, v, out, lse, mask)
+local function judged(mesh, q, k, v, out, lse, mask)
     if not o.check then
         return nil
     end
-    local hierarchical = mesh and has_role(mesh.axes, "hierarchical")
-    local checked = require "spl.check".attention(q, k, v, out, lse, { slices = mask.slices, rows = o.rows,
+    local hierarchical = mesh and rows.has_role(mesh.axes, "hierarchical")
+    return require "spl.check".attention(q, k, v, out, lse, { slices = mask.slices, rows = o.rows,
         chunk = hierarchical and o.chunk or nil, summaries = hierarchical and o.summaries or nil,
         causal = o.mask ~= "full" })
-    if checked.bound and checked.rel_err > checked.bound then
-        over[#over + 1] = ("%s: rel_err %.1e is above the %.1e that %s must keep"):format(row.name, checked.rel_err,
-            checked.bound, o.dtype)
-    end
-    return checked
 end
 
 local function run(row, mask)
@@ -263,9 +234,9 @@ local function run(row, mask)
     local mine = spl.counters()
     local done, most, tiles = spl.sum(mine.attention_flops), spl.max(mine.attention_flops),
         spl.sum(mine.attention_tiles)
-    local hierarchical = has_role(row.axes, "hierarchical")
+    local hierarchical = rows.has_role(row.axes, "hierarchical")
     local useful = hierarchical and done or 4.0 * o.head_dim * mask.pairs * o.heads * row.batch
-    local checked = judged(row, mesh, q, k, v, out, lse, mask)
+    local checked = judged(mesh, q, k, v, out, lse, mask)
     local approx_err = approximation(row, mesh, q, k, v, out, mask)
     out:release()
     if lse then lse:release() end
@@ -273,45 +244,30 @@ local function run(row, mask)
     local bytes_theory, as_theory, needed = in_theory(row, mesh, mask, r.bytes_here)
     local m = { imbalance = row.naive and 1 or done > 0 and most * spl.size() / done or nil, approx_err = approx_err,
         tiles_computed = not row.naive and spl.facts().backend ~= "null" and tiles or nil, tiles_needed = needed,
-        rows_checked = checked and checked.rows, workspace_bytes = r.workspace_bytes }
+        workspace_bytes = r.workspace_bytes }
     row.tokens_per_s = r.ms_p50 and row.batch * o.seq / r.ms_p50 * 1e3
     spread.note(row, r, o.seq)
     say(report.row(columns, { row.name, r.ms_p50, r.ms_min, r.ms_p99, r.gflops, report.percent(r.gemm_pct, 100),
         r.comm_ms and r.comm_ms - r.comm_exposed_ms, r.comm_exposed_ms, r.bytes_sent, bytes_theory, r.peak_bytes,
         m.imbalance, m.tiles_computed, m.tiles_needed, checked and checked.rel_err, checked and checked.wrong }))
-    show_details(row, m)
+    show_details(row, m, checked)
     if o.json then
-        report.json_line(JSON_KEYS, { mesh = mesh and tostring(mesh) or row.mesh, ranks = spl.size(),
-            threads = spl.threads(), time_ms_p50 = r.ms_p50, time_ms_min = r.ms_min, time_ms_p99 = r.ms_p99,
-            gflops = r.gflops, gemm_pct = r.gemm_pct, comm_ms = r.comm_ms, comm_exposed_ms = r.comm_exposed_ms,
-            comm_pct = r.comm_pct, bytes_sent = r.bytes_sent, bytes_theory = bytes_theory, peak_bytes = r.peak_bytes,
-            rel_err = checked and checked.rel_err, wrong = checked and checked.wrong, batch = row.batch, seq = o.seq,
-            heads = o.heads, kv_heads = o.kv_heads, head_dim = o.head_dim, dropout = 0, seed = o.seed, dtype = o.dtype,
-            backend = spl.facts().backend, rounds = o.rounds, warmup = o.warmup, tokens_per_s = row.tokens_per_s,
+        report.json_line(JSON_KEYS, { mesh = mesh and tostring(mesh) or row.mesh, bytes_theory = bytes_theory,
+            batch = row.batch, seq = o.seq, heads = o.heads, kv_heads = o.kv_heads, head_dim = o.head_dim, dropout = 0,
+            seed = o.seed, dtype = o.dtype, rounds = o.rounds, warmup = o.warmup, tokens_per_s = row.tokens_per_s,
             scheme = o.scheme, mask = mask.spec, chunk = hierarchical and o.chunk or nil,
-            summaries = hierarchical and o.summaries or nil }, m)
+            summaries = hierarchical and o.summaries or nil }, m, rows.measured(r, checked))
     end
     q:release()
     k:release()
     v:release()
-    return checked and checked.wrong or 0, as_theory
+    return checked, as_theory
 end
 
 local list = planned()
 local mask = refuse_early(list)
 header(mask)
-local wrong, as_theory = 0, true
-for _, row in ipairs(list) do
-    local row_wrong, row_as_theory = run(row, mask)
-    wrong = wrong + row_wrong
-    as_theory = as_theory and row_as_theory
-end
-say("#")
-local fastest = spread.fastest(list)
-if fastest then
-    say("# %s", fastest)
-end
-if report.verdict(say, { script = "bench_attention", json = o.json, checked = o.check, what = "output and log-sum-exp",
-    wrong = wrong, over = over, as_theory = as_theory }) then
+if rows.all(list, function(row) return run(row, mask) end, { say = say, script = "bench_attention", json = o.json,
+    checked = o.check, what = "output and log-sum-exp", dtype = o.dtype }) then
     os.exit(1)
 end

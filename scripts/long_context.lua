@@ -3,6 +3,7 @@
 local core_terminal = require "spl.core".terminal
 local report = require "spl.report"
 local spl = require "spl"
+local rows = require "spl.rows"
 
 local o = spl.args {
     "Sends one long sequence through the layers of a model and says how long it took and what memory all ranks used. "
@@ -70,19 +71,8 @@ end
 
 -- ---- the model
 
-local function has_role(mesh, ...)
-    for _, axis in ipairs(mesh.axes) do
-        for i = 1, select("#", ...) do
-            if axis.role == select(i, ...) then
-                return true
-            end
-        end
-    end
-    return false
-end
-
 local function scheme_for(mesh)
-    return o.scheme or (o.mask == "causal" and has_role(mesh, "ring", "gather") and "zigzag") or "contiguous"
+    return o.scheme or (o.mask == "causal" and rows.has_role(mesh.axes, "ring", "gather") and "zigzag") or "contiguous"
 end
 
 local function build(mesh, scheme)
@@ -117,7 +107,8 @@ end
 -- Multiply-adds of a forward pass, to tell from a short one how long a long one takes.
 local function work(seq, mesh)
     local weights = (4 * o.hidden + 3 * (o.ffn or 4 * o.hidden)) * o.hidden
-    local reach = has_role(mesh, "hierarchical") and math.min(seq, o.chunk) + seq / o.chunk * o.summaries or seq
+    local summarised = rows.has_role(mesh.axes, "hierarchical")
+    local reach = summarised and math.min(seq, o.chunk) + seq / o.chunk * o.summaries or seq
     return seq * (weights + 2 * o.hidden * reach / 2)
 end
 
@@ -134,7 +125,7 @@ end
 
 -- [collective] Distance of the output from that of exact attention, at a length where exact is quick.
 local function approximation(blocks, mesh)
-    if not has_role(mesh, "hierarchical") then
+    if not rows.has_role(mesh.axes, "hierarchical") then
         return nil
     end
     local seq = math.min(o.seq, math.max(8 * o.chunk, 4096), 16384)
@@ -196,7 +187,7 @@ for _, line in ipairs(report.machine()) do
     say("# %s", line)
 end
 say("# each: %s", report.block(config))
-say("# mesh %s, scheme %s%s", mesh.spec, scheme, has_role(mesh, "hierarchical")
+say("# mesh %s, scheme %s%s", mesh.spec, scheme, rows.has_role(mesh.axes, "hierarchical")
     and (", chunks of %d tokens, %s each"):format(o.chunk, o.summaries == 1 and "1 summary"
         or o.summaries .. " summaries") or "")
 

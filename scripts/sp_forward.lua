@@ -4,6 +4,7 @@
 local spl = require "spl"
 local keeps = require "spl.keeps"
 local report = require "spl.report"
+local rows = require "spl.rows"
 local spread = require "spl.spread"
 local theory = require "spl.theory"
 local masks = require "spl.masks"
@@ -79,11 +80,7 @@ local columns = {
     { title = "#wrong", unit = "", width = 6 },
 }
 
-local function say(format, ...)
-    if spl.rank() == 0 and not o.json then
-        print(select("#", ...) > 0 and format:format(...) or format)
-    end
-end
+local say = rows.printer(o.json)
 
 if o.shapes and o.json then
     spl.error { code = "usage", message = "--shapes prints tables and --json nothing but JSON; choose one" }
@@ -193,41 +190,29 @@ local function theory_of(mesh, row, config, mask, sent)
         element = ELEMENT_BYTES[o.dtype], heads = config.heads, kv_heads = config.kv_heads,
         head_dim = config.head_dim, slices = mask.slices, documents = mask.documents, scheme = row.scheme,
         chunk = o.chunk, summaries = o.summaries })
-    if spl.max(mine and 0 or 1) > 0 then
-        return nil, true
-    end
-    return spl.max(mine), spl.max(mine == sent and 0 or 1) == 0
+    return rows.theory(mine, sent)
 end
 
 local function print_shapes(blk, x)
     local y, kept = blk:forward(x, { save = true })
     y:release()
     local saved <close> = kept
-    local rows = {}
+    local lines = {}
     for _, s in ipairs(saved) do
-        rows[#rows + 1] = { s.name, s.tensor.dtype, report.shape(s.tensor.shape), report.shape(s.tensor.local_shape),
+        lines[#lines + 1] = { s.name, s.tensor.dtype, report.shape(s.tensor.shape), report.shape(s.tensor.local_shape),
             tostring(s.tensor.layout) }
         if s.name == "sdpa_logsumexp" then
-            rows[#rows + 1] = { "seed", "u64", tostring(saved.seed), tostring(saved.seed), "" }
-            rows[#rows + 1] = { "offset", "u64", tostring(saved.offset), tostring(saved.offset), "" }
+            lines[#lines + 1] = { "seed", "u64", tostring(saved.seed), tostring(saved.seed), "" }
+            lines[#lines + 1] = { "offset", "u64", tostring(saved.offset), tostring(saved.offset), "" }
         end
     end
-    say(("# " .. report.aligned({ "saved", "dtype", "global", "on rank 0", "layout" }, rows)):gsub("\n", "\n# ")
+    say(("# " .. report.aligned({ "saved", "dtype", "global", "on rank 0", "layout" }, lines)):gsub("\n", "\n# ")
         :gsub("%%", "%%%%"))
-end
-
-local function has_role(mesh, role)
-    for _, axis in ipairs(mesh.axes) do
-        if axis.role == role then
-            return true
-        end
-    end
-    return false
 end
 
 -- Distance of what attention gives from exact attention on the same input: ||approximate - exact|| / ||exact||.
 local function approximation(row, mesh, blk, x)
-    if not has_role(mesh, "hierarchical") or spl.facts().backend == "null" then
+    if not rows.has_role(mesh.axes, "hierarchical") or spl.facts().backend == "null" then
         return nil
     end
     local exact_mesh <close> = spl.mesh((tostring(mesh):gsub(":hierarchical", ":gather")))
@@ -248,13 +233,8 @@ end
 
 -- What no column has room for.
 local function show_details(row, mesh, weights, r, checked, approx_err)
-    say("#   weights %d bytes, workspace %d bytes%s", weights, r.workspace_bytes, not checked and ""
-        or checked.rows == checked.seq and "; all rows checked against fp64"
-        or ("; %d of %d rows checked against fp64"):format(checked.rows, checked.seq))
-    if has_role(mesh, "hierarchical") then
-        say("#   approximate: chunks of %d, %d summar%s of each; approx_err %s, the distance from exact attention",
-            o.chunk, o.summaries, o.summaries == 1 and "y" or "ies", approx_err and ("%.1e"):format(approx_err) or "-")
-    end
+    rows.details(say, ("weights %d bytes, workspace %d bytes"):format(weights, r.workspace_bytes), checked)
+    rows.approximate(say, mesh.axes, o, approx_err)
     if row.batch < row.data_ranks then
         local idle = spl.size() // row.data_ranks * (row.data_ranks - row.batch)
         say("#   batch %d is less than the %d ranks of the data axes: %s of %d %s idle; give --batch %d", row.batch,
@@ -270,8 +250,6 @@ local function show_kept(blk, row, config)
         say("#   %s keeps %s whole on each rank: up to %d bytes", kept.role, kept.what, kept.bytes)
     end
 end
-
-local over = {} -- sentences on rows whose rel_err is too large
 
 local function run(row, config, mask)
     local mesh <close> = spl.mesh(row.mesh)
@@ -296,41 +274,20 @@ local function run(row, config, mask)
     row.tokens_per_s = r.ms_p50 and row.batch * o.seq / r.ms_p50 * 1e3
     spread.note(row, r, o.seq)
     if o.json then
-        local hierarchical = has_role(mesh, "hierarchical")
-        report.json_line(JSON_KEYS, { mesh = tostring(mesh), ranks = spl.size(), threads = spl.threads(),
-            batch = row.batch, seq = o.seq, rounds = o.rounds, warmup = o.warmup, dropout = o.dropout,
-            bias = o.bias, save = o.save,
-            backend = spl.facts().backend, time_ms_p50 = r.ms_p50, time_ms_min = r.ms_min, time_ms_p99 = r.ms_p99,
-            gflops = r.gflops, gemm_pct = r.gemm_pct, comm_ms = r.comm_ms, comm_exposed_ms = r.comm_exposed_ms,
-            comm_pct = r.comm_pct, bytes_sent = r.bytes_sent, bytes_theory = bytes_theory, peak_bytes = r.peak_bytes,
-            rel_err = checked and checked.rel_err, wrong = checked and checked.wrong,
-            tokens_per_s = row.tokens_per_s, weights_bytes = weights, workspace_bytes = r.workspace_bytes,
-            rows_checked = checked and checked.rows, scheme = row.scheme, mask = mask.spec, approx_err = approx_err,
-            chunk = hierarchical and o.chunk or json.null, summaries = hierarchical and o.summaries or json.null },
-            config)
+        local hierarchical = rows.has_role(mesh.axes, "hierarchical")
+        report.json_line(JSON_KEYS, { mesh = tostring(mesh), batch = row.batch, seq = o.seq, rounds = o.rounds,
+            warmup = o.warmup, dropout = o.dropout, bias = o.bias, save = o.save, bytes_theory = bytes_theory,
+            tokens_per_s = row.tokens_per_s, weights_bytes = weights, scheme = row.scheme, mask = mask.spec,
+            approx_err = approx_err, chunk = hierarchical and o.chunk or json.null,
+            summaries = hierarchical and o.summaries or json.null }, rows.measured(r, checked), config)
     end
-    if checked and checked.bound and checked.rel_err > checked.bound then
-        over[#over + 1] = ("%s: rel_err %.1e is above the %.1e that %s must keep"):format(row.name, checked.rel_err,
-            checked.bound, o.dtype)
-    end
-    return checked and checked.wrong or 0, as_theory
+    return checked, as_theory
 end
 
 local list = planned()
 local config, mask = refuse_early(list)
 header(list, config, mask)
-local wrong, as_theory = 0, true
-for _, row in ipairs(list) do
-    local row_wrong, row_as_theory = run(row, config, mask)
-    wrong = wrong + row_wrong
-    as_theory = as_theory and row_as_theory
-end
-say("#")
-local fastest = spread.fastest(list)
-if fastest then
-    say("# %s", fastest)
-end
-if report.verdict(say, { script = "sp_forward", json = o.json, checked = o.check, what = "every saved tensor",
-    wrong = wrong, over = over, as_theory = as_theory }) then
+if rows.all(list, function(row) return run(row, config, mask) end, { say = say, script = "sp_forward", json = o.json,
+    checked = o.check, what = "every saved tensor", dtype = o.dtype }) then
     os.exit(1)
 end

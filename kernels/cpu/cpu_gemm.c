@@ -4,24 +4,6 @@
 #include <cblas.h>
 #include <limits.h>
 
-/* A matrix of `rows` stored rows of `cols`: its leading dimension must reach over a row (a single row needs none, so
- * that views may leave any stride there) and everything must fit the 32-bit integers of CBLAS. */
-static spl_status check_matrix(const char *name, int64_t rows, int64_t cols, int64_t *ld) {
-    if (rows <= 1 && *ld < cols) *ld = cols;
-    if (*ld < cols)
-        return spli_error(
-            SPL_EARG,
-            "gemm: the leading dimension of %s is %lld, its rows have %lld elements: it must be at least that", name,
-            (long long)*ld, (long long)cols);
-    if (rows > INT_MAX || cols > INT_MAX || *ld > INT_MAX)
-        return spli_error(
-            SPL_EUNSUPPORTED,
-            "gemm: %s is %lld by %lld with leading dimension %lld; the BLAS takes at most %d each: split the tensor",
-            name, (long long)rows, (long long)cols, (long long)*ld, INT_MAX);
-    if (*ld < 1) *ld = 1;
-    return spli_ok();
-}
-
 static void scale_rows(const splk_cpu *c, const spl_gemm_args *a, int64_t ldc) {
     int team = splk_team(c, a->m, a->m * a->n);
 #pragma omp parallel for num_threads(team) if (team > 1) schedule(static)
@@ -41,14 +23,13 @@ spl_status splk_cpu_gemm(void *ctx, spl_queue *q, const spl_gemm_args *a) {
     if (splk_is_half(a->dtype)) return splk_half_gemm(ctx, q, a);
     (void)q;
     const splk_cpu *c = ctx;
-    int64_t lda = a->lda, ldb = a->ldb, ldc = a->ldc, area;
+    int64_t ld[3], area;
     SPL_TRY(splk_need_float("gemm", a->dtype));
     SPL_TRY(splk_area("gemm", a->m, a->n, &area));
     SPL_TRY(splk_area("gemm", a->m, a->k, &area));
     SPL_TRY(splk_area("gemm", a->k, a->n, &area));
-    SPL_TRY(check_matrix("A", a->trans_a ? a->k : a->m, a->trans_a ? a->m : a->k, &lda));
-    SPL_TRY(check_matrix("B", a->trans_b ? a->n : a->k, a->trans_b ? a->k : a->n, &ldb));
-    SPL_TRY(check_matrix("C", a->m, a->n, &ldc));
+    SPL_TRY(spli_gemm_leading(a, INT_MAX, "the BLAS", ld));
+    const int lda = (int)ld[0], ldb = (int)ld[1], ldc = (int)ld[2];
     if (a->m == 0 || a->n == 0) return spli_ok();
     if (a->k == 0) {
         scale_rows(c, a, ldc);
@@ -56,11 +37,11 @@ spl_status splk_cpu_gemm(void *ctx, spl_queue *q, const spl_gemm_args *a) {
         enum CBLAS_TRANSPOSE ta = a->trans_a ? CblasTrans : CblasNoTrans, tb = a->trans_b ? CblasTrans : CblasNoTrans;
         splk_blas_threads(c);
         if (a->dtype == SPL_F64)
-            cblas_dgemm(CblasRowMajor, ta, tb, (int)a->m, (int)a->n, (int)a->k, a->alpha, a->a, (int)lda, a->b,
-                        (int)ldb, a->beta, a->c, (int)ldc);
+            cblas_dgemm(CblasRowMajor, ta, tb, (int)a->m, (int)a->n, (int)a->k, a->alpha, a->a, lda, a->b,
+                        ldb, a->beta, a->c, ldc);
         else
-            cblas_sgemm(CblasRowMajor, ta, tb, (int)a->m, (int)a->n, (int)a->k, (float)a->alpha, a->a, (int)lda, a->b,
-                        (int)ldb, (float)a->beta, a->c, (int)ldc);
+            cblas_sgemm(CblasRowMajor, ta, tb, (int)a->m, (int)a->n, (int)a->k, (float)a->alpha, a->a, lda, a->b,
+                        ldb, (float)a->beta, a->c, ldc);
     }
     if (a->dtype == SPL_F64)
         splk_bias_act_f64(c, a->act, a->m, a->n, a->c, ldc, a->bias);

@@ -11,14 +11,6 @@ typedef struct matrix {
     int64_t ld;
 } matrix;
 
-static spl_status check_matrix(const char *name, int64_t rows, int64_t cols, int64_t *ld) {
-    if (rows <= 1 && *ld < cols) *ld = cols;
-    if (*ld >= cols) return spli_ok();
-    return spli_error(
-        SPL_EARG, "gemm: the leading dimension of %s is %lld, its rows have %lld elements: it must be at least that",
-        name, (long long)*ld, (long long)cols);
-}
-
 /* Rows [r, r + rows) and columns [l, l + cols) of a stored matrix, densely into dst. */
 static void widen_panel(const splk_cpu *c, float *dst, spl_dtype t, matrix m, int64_t r, int64_t rows, int64_t l,
                         int64_t cols) {
@@ -38,16 +30,13 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 spl_status splk_half_gemm(void *ctx, spl_queue *q, const spl_gemm_args *a) {
     splk_cpu *c = ctx;
-    int64_t area, ldc = a->ldc, stride;
-    matrix ma = {a->a, a->lda}, mb = {a->b, a->ldb}, mc = {a->c, 0};
+    int64_t area, ld[3], stride;
     SPL_TRY(splk_area("gemm", a->m, a->n, &area));
     SPL_TRY(splk_area("gemm", a->m, a->k, &area));
     SPL_TRY(splk_area("gemm", a->k, a->n, &area));
-    SPL_TRY(check_matrix("A", a->trans_a ? a->k : a->m, a->trans_a ? a->m : a->k, &ma.ld));
-    SPL_TRY(check_matrix("B", a->trans_b ? a->n : a->k, a->trans_b ? a->k : a->n, &mb.ld));
-    SPL_TRY(check_matrix("C", a->m, a->n, &ldc));
+    SPL_TRY(spli_gemm_leading(a, INT64_MAX, "memory", ld));
+    const matrix ma = {a->a, ld[0]}, mb = {a->b, ld[1]}, mc = {a->c, ld[2]};
     if (a->m == 0 || a->n == 0) return spli_ok();
-    mc.ld = ldc;
 
     int64_t pm = least(a->m, PANEL_M), pn = least(a->n, PANEL_N), pk = least(a->k, PANEL_K);
     void *scratch;
@@ -77,7 +66,7 @@ spl_status splk_half_gemm(void *ctx, spl_queue *q, const spl_gemm_args *a) {
                 SPL_GO(splk_cpu_gemm(ctx, q, &f), done);
                 l += k;
             } while (l < a->k);
-            narrow_panel(c, a->c, a->dtype, ldc, i, m, j, n, fc);
+            narrow_panel(c, a->c, a->dtype, mc.ld, i, m, j, n, fc);
         }
     }
 done:

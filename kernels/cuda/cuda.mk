@@ -8,7 +8,7 @@ CUDA_ARCHS  ?= 80 90a
 
 cuda_kernels := $(sort $(wildcard kernels/cuda/*.cu))
 cuda_host    := $(sort $(wildcard kernels/cuda/*.c))
-cuda_core    := $(addprefix $(OBJ)/core/,status.o dtype.o coll.o)
+cuda_core    := $(addprefix $(OBJ)/core/,status.o dtype.o coll.o backend_check.o)
 emu_src      := $(filter-out %_test.cpp %_check.cpp,$(sort $(wildcard tests/emu/*.cpp)))
 
 # ------------------------------------------------------------------------------------------------------- on the emulator

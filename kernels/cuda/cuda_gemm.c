@@ -15,23 +15,6 @@ static spl_status blas_error(cublasStatus_t s, const char *call) {
                              "cuBLASLt failed in %s with status %d", call, (int)s);
 }
 
-/* A matrix of `rows` stored rows of `cols`: its leading dimension must reach over a row; a single row needs none. */
-static spl_status check_matrix(const char *name, int64_t rows, int64_t cols, int64_t *ld) {
-    if (rows <= 1 && *ld < cols) *ld = cols;
-    if (*ld < cols)
-        return spli_error(
-            SPL_EARG,
-            "gemm: the leading dimension of %s is %lld, its rows have %lld elements: it must be at least that", name,
-            (long long)*ld, (long long)cols);
-    if (rows > INT32_MAX || cols > INT32_MAX || *ld > INT32_MAX)
-        return spli_error(
-            SPL_EUNSUPPORTED,
-            "gemm: %s is %lld by %lld with leading dimension %lld; cuBLASLt takes at most %d each: split the tensor",
-            name, (long long)rows, (long long)cols, (long long)*ld, INT32_MAX);
-    if (*ld < 1) *ld = 1;
-    return spli_ok();
-}
-
 static cudaDataType_t type_of(spl_dtype t) {
     return t == SPL_F64 ? CUDA_R_64F : t == SPL_BF16 ? CUDA_R_16BF : t == SPL_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
@@ -187,14 +170,13 @@ static spl_status multiply_then(splk_cuda *c, spl_queue *q, const spl_gemm_args 
 spl_status splk_cuda_gemm(void *ctx, spl_queue *q, const spl_gemm_args *a) {
     splk_cuda *c = ctx;
     spl_gemm_args g = *a;
-    int64_t area;
+    int64_t area, ld[3];
     SPL_TRY(splk_cuda_need_float("gemm", a->dtype));
     SPL_TRY(splk_cuda_area("gemm", a->m, a->n, &area));
     SPL_TRY(splk_cuda_area("gemm", a->m, a->k, &area));
     SPL_TRY(splk_cuda_area("gemm", a->k, a->n, &area));
-    SPL_TRY(check_matrix("A", a->trans_a ? a->k : a->m, a->trans_a ? a->m : a->k, &g.lda));
-    SPL_TRY(check_matrix("B", a->trans_b ? a->n : a->k, a->trans_b ? a->k : a->n, &g.ldb));
-    SPL_TRY(check_matrix("C", a->m, a->n, &g.ldc));
+    SPL_TRY(spli_gemm_leading(a, INT32_MAX, "cuBLASLt", ld));
+    g.lda = ld[0], g.ldb = ld[1], g.ldc = ld[2];
     if (a->m == 0 || a->n == 0) return spli_ok();
     const int plain = a->act == SPL_ACT_NONE && !a->bias; /* in f64 the epilogue knows nothing else */
     const int fused = plain || (a->dtype != SPL_F64 && (a->act == SPL_ACT_NONE || a->act == SPL_ACT_GELU_TANH));

@@ -298,13 +298,17 @@ end
 --- [local] The last lines of a benchmark's table, and whether anything failed: wrong elements, rows whose rel_err is
 --- too large, bytes that are not as theory says. With json, failures go to standard error in one line.
 ---@param say function prints a line of the table
----@param v table {script=, json=, checked=, what= "every saved tensor", wrong=, over= sentences, as_theory=}
+---@param v table {script=, json=, checked=, what= "every saved tensor", wrong=, over= sentences, as_theory= of the rows
+--- that have a theory, untold= names of those that have none, rows= how many there are}
 ---@return boolean failed
 function report.verdict(say, v)
     say("# wrong elements: %s", not v.checked and ("not checked (--check compares %s with fp64)"):format(v.what)
         or v.wrong == 0 and (#v.over > 0 and "0" or "0, OK") or ("%d, FAILED"):format(v.wrong))
     for _, sentence in ipairs(v.over) do say("# %s, FAILED", sentence) end
-    say("# bytes sent: %s", v.as_theory and "as theory says" or "NOT as theory says, FAILED")
+    local untold = v.untold or {}
+    say("# bytes sent: %s%s", not v.as_theory and "NOT as theory says, FAILED"
+        or #untold > 0 and #untold == v.rows and "not compared" or "as theory says",
+        #untold > 0 and "; no theory for " .. table.concat(untold, ", ") or "")
     local failed = v.wrong > 0 or #v.over > 0 or not v.as_theory
     if failed and v.json and require "spl".rank() == 0 then
         io.stderr:write(("spl: %s: %s; bytes %sas theory says%s\n"):format(v.script,

@@ -15,7 +15,7 @@ rm -f "$results"
 say() { printf '%s\n' "$*"; }
 
 # The engine's part is small: what opens a backend, and the reference. There is no CPU backend without a BLAS.
-sources="core/status.c core/dtype.c core/coll.c core/backend.c core/plugin.c kernels/ref/*.c kernels/null/*.c"
+sources="core/status.c core/dtype.c core/coll.c core/backend.c core/backend_check.c core/plugin.c kernels/ref/*.c kernels/null/*.c"
 flags="-std=gnu11 -D_GNU_SOURCE= -O2 -fopenmp -Icore -DSPLI_NO_CPU"
 if [ $backend = cuda ]; then
     nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null) || { say "run.sh: nvcc was not found" >&2; exit 3; }

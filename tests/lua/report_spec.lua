@@ -310,4 +310,56 @@ describe("the verdict of a benchmark", function()
         assert.equal("# wrong elements: 0, OK", first {})
         assert.equal("# wrong elements: 0", first { "rel_err 1 is above 0.5" })
     end)
+
+    it("says of bytes only what theory says, and names the rows of which it says nothing", function()
+        local report = require "spl.report"
+        local function last(untold, as_theory)
+            local lines = {}
+            report.verdict(function(format, ...) lines[#lines + 1] = format:format(...) end, { script = "x",
+                checked = true, what = "out", wrong = 0, over = {}, as_theory = as_theory, untold = untold, rows = 2 })
+            return lines[2]
+        end
+        assert.equal("# bytes sent: as theory says", last({}, true))
+        assert.equal("# bytes sent: as theory says; no theory for b", last({ "b" }, true))
+        assert.equal("# bytes sent: not compared; no theory for a, b", last({ "a", "b" }, true))
+        assert.equal("# bytes sent: NOT as theory says, FAILED; no theory for b", last({ "b" }, false))
+    end)
+end)
+
+describe("rows of a benchmark", function()
+    local rows = require "spl.rows"
+    local function told(meshes, times)
+        local list, lines = {}, {}
+        for i, mesh in ipairs(meshes) do
+            list[i] = { name = mesh, mesh = mesh, batch = 1, scheme = "contiguous", y = times[i], low = times[i],
+                high = times[i] }
+        end
+        local failed = rows.all(list, function(row)
+            if row.mesh == meshes[2] then return { wrong = 0, bound = 1e-6, rel_err = 2e-6 }, true end
+            return nil, true
+        end, { say = function(format, ...) lines[#lines + 1] = format:format(...) end, script = "x", what = "out",
+            checked = true, dtype = "f32" })
+        return table.concat(lines, "\n"), failed
+    end
+
+    it("let no approximate one win, and name what is above its bound", function()
+        local text, failed = told({ "a=1:hierarchical", "a=1:tensor, b=1:data" }, { 1, 2 })
+        assert.is_nil(text:find("fastest", 1, true))
+        assert.matches("a=1:tensor, b=1:data: rel_err 2.0e-06 is above the 1.0e-06 that f32 must keep, FAILED", text, 1,
+            true)
+        assert.is_true(failed)
+    end)
+
+    it("say how an approximate one is one, and which ranks have no token", function()
+        local lines = {}
+        local function say(format, ...) lines[#lines + 1] = format:format(...) end
+        local axes = { { size = 4, role = "hierarchical" }, { size = 2, role = "sequence" } }
+        rows.approximate(say, { { size = 4, role = "ring" } }, { seq = 8, chunk = 4, summaries = 1 })
+        assert.same({}, lines)
+        rows.approximate(say, axes, { seq = 100, chunk = 64, summaries = 1 }, 1e-3)
+        assert.matches("approximate: chunks of 64, 1 summary of each; approx_err 1.0e-03", lines[1], 1, true)
+        assert.matches("2 chunks for 4 ranks: .* 2 hold no token; a %-%-chunk of at most 25", lines[2])
+        rows.approximate(say, axes, { seq = 256, chunk = 64, summaries = 2 }, nil)
+        assert.equal(3, #lines)
+    end)
 end)
