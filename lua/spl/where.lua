@@ -67,17 +67,29 @@ local function coordinates(axes, rank)
     return coords
 end
 
+-- Refuses what does not have the field of a mesh or layout that is asked for.
+local function needs(name, what, value, field)
+    if not pcall(function() return #value[field] end) then
+        require "spl".error { code = "argument",
+            message = ("where.%s: argument '%s': %s is needed, got %s"):format(name, name, what, tostring(value)) }
+    end
+end
+
 --- [local] The ranks of a mesh by their places on its axes.
 ---@param mesh spl.mesh
 ---@return string
+---Errors: code "argument" for what is no mesh.
 function where.mesh(mesh)
+    needs("mesh", "a mesh", mesh, "axes")
     return draw(mesh.axes, tostring)
 end
 
 --- [local] Which positions every rank holds of a tensor of this layout, "[rows, columns]"; ":" is all of a dimension.
 ---@param layout spl.layout
 ---@return string
+---Errors: code "argument" for what is no layout.
 function where.layout(layout)
+    needs("layout", "a layout", layout, "shape")
     local axes, sums = {}, {}
     for i, axis in ipairs(layout:describe()) do
         axes[i] = { name = axis.axis, size = axis.size }

@@ -22,6 +22,15 @@ describe("refused with a sentence", function()
         assert.equal(0, spl.norm(spl.tensor { shape = { 2, 3 } }:fill(1), nil, nil, "layer", 1e-5):max_abs())
     end)
 
+    it("are maps of what has no ranks", function()
+        local where = require "spl.where"
+        for _, value in ipairs { 5, {}, "tp=2" } do
+            refused("argument", "where.mesh: argument 'mesh'", where.mesh, value)
+            refused("argument", "where.layout: argument 'layout'", where.layout, value)
+        end
+        assert.is_string(where.mesh(spl.mesh.parse("tp=2", 2)))
+    end)
+
     it("are shapes with holes", function()
         for _, shape in ipairs { { 2, nil, 3 }, { [2] = 3 }, { 2, 3, [5] = 1 }, { [0] = 2 } } do
             refused("argument", "argument 'shape'", spl.zeros, { shape = shape })
